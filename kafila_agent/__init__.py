@@ -1,0 +1,1 @@
+"""The agent on a member's machine, and ``kafila-ctl``, which talks to it."""

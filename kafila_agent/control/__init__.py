@@ -1,0 +1,1 @@
+"""Up to the rendezvous over gRPC; down to ``kafila-ctl`` over a local socket."""

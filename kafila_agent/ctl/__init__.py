@@ -1,0 +1,1 @@
+"""``kafila-ctl``: the commands. Starts without importing torch."""

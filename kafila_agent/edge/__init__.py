@@ -1,0 +1,1 @@
+"""Edges between members: sockets, candidates, QUIC, frames. Knows bytes; never imports torch."""

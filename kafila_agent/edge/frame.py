@@ -1,0 +1,143 @@
+"""The frame that goes round the ring: one launch of one sequence, with its rows and the stages' own durations.
+
+     0        1        2        3
+    +--------+--------+--------+--------+
+    | kind   | dtype  | flags  | stages |   stages: how many durations follow the header
+    +--------+--------+--------+--------+
+    |               epoch               |   number of the plan in force; a stale one is dropped
+    +-----------------------------------+
+    |               fence               |   per sequence: voids what a wrong draft put in flight
+    +-----------------------------------+
+    |             sequence              |
+    |            (64 bits)              |
+    +-----------------+-----------------+
+    |      slot       |      rows       |   rows: tokens in this launch, at position ... position + rows - 1
+    +-----------------+-----------------+
+    |             position              |   always explicit, never derived from how full a cache is
+    +-----------------+-----------------+
+    |   rows_wanted   |     width       |   trailing rows the head wants back; width: elements a row
+    +-----------------+-----------------+
+    |  stages x (compute_ns, queue_ns), each 64 bits, by each stage's own monotonic clock               |
+    +---------------------------------------------------------------------------------------------------+
+    |  payload: rows x width elements of dtype, or rows token ids (32 bits); little-endian              |
+    +---------------------------------------------------------------------------------------------------+
+
+All header integers are big-endian. Absolute times never cross a machine.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+
+_HEADER = struct.Struct("!BBBBIIQHHIHH")
+_DURATIONS = struct.Struct("!QQ")
+
+MAX_STAGES = 64
+MAX_PAYLOAD_BYTES = 256 << 20
+
+
+class FrameError(ValueError):
+    """Bytes that are not a frame."""
+
+
+class Kind(enum.IntEnum):
+    """What the payload is."""
+
+    TOKENS = 1  # ids, engine -> the head's own stage; never on the wire
+    HIDDEN = 2  # activations, stage -> next stage, and last stage -> head
+    RELEASE = 3  # the sequence is over: every stage frees its slot; no payload
+
+
+class Dtype(enum.IntEnum):
+    """Element types on the wire: the compute dtype, unchanged."""
+
+    NONE = 0
+    BFLOAT16 = 1
+    FLOAT16 = 2
+    FLOAT32 = 3
+    INT32 = 4
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes an element."""
+        return (0, 2, 2, 4, 4)[self]
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """One stage's share of a step, in ns of its own monotonic clock."""
+
+    compute_ns: int
+    queue_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One launch. ``payload`` holds ``rows * width`` elements of ``dtype`` (``rows`` ids for TOKENS)."""
+
+    kind: Kind
+    epoch: int
+    sequence: int
+    slot: int
+    position: int
+    rows: int
+    dtype: Dtype = Dtype.NONE
+    width: int = 0
+    fence: int = 0
+    rows_wanted: int = 0
+    stage_times: tuple[StageTime, ...] = ()
+    payload: bytes | memoryview = b""
+
+    def encode(self) -> bytes:
+        """The bytes of this frame. Raises FrameError if a field is out of its range."""
+        try:
+            header = _HEADER.pack(
+                self.kind,
+                self.dtype,
+                0,
+                len(self.stage_times),
+                self.epoch,
+                self.fence,
+                self.sequence,
+                self.slot,
+                self.rows,
+                self.position,
+                self.rows_wanted,
+                self.width,
+            )
+            times = b"".join(_DURATIONS.pack(t.compute_ns, t.queue_ns) for t in self.stage_times)
+        except struct.error as error:
+            raise FrameError(f"frame field out of range: {error}") from error
+        return b"".join((header, times, self.payload))
+
+
+def parse_frame(data: bytes | memoryview) -> Frame:
+    """The frame in ``data``; its payload is a view, not a copy. Raises FrameError naming what is wrong."""
+    view = memoryview(data)
+    if len(view) < _HEADER.size:
+        raise FrameError(f"frame of {len(view)} bytes is shorter than its {_HEADER.size}-byte header")
+    (kind, dtype, flags, stages, epoch, fence, sequence, slot, rows, position, wanted, width) = (
+        _HEADER.unpack_from(view)
+    )
+    try:
+        kind, dtype = Kind(kind), Dtype(dtype)
+    except ValueError as error:
+        raise FrameError(f"unknown frame kind or dtype: {error}") from None
+    if flags:
+        raise FrameError(f"unknown frame flags {flags:#x}")
+    if stages > MAX_STAGES:
+        raise FrameError(f"{stages} stages in a frame, at most {MAX_STAGES}")
+    start = _HEADER.size + stages * _DURATIONS.size
+    expected = rows * (width if kind is Kind.HIDDEN else 1) * dtype.nbytes
+    if len(view) != start + expected or expected > MAX_PAYLOAD_BYTES:
+        raise FrameError(f"frame of {len(view)} bytes, its header says {start + expected}")
+    if wanted > rows:
+        raise FrameError(f"{wanted} rows wanted of {rows}")
+    times = tuple(
+        StageTime(*_DURATIONS.unpack_from(view, _HEADER.size + i * _DURATIONS.size)) for i in range(stages)
+    )
+    return Frame(
+        kind, epoch, sequence, slot, position, rows, dtype, width, fence, wanted, times, view[start:]
+    )

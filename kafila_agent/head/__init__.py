@@ -1,0 +1,1 @@
+"""The head: schedules sequences, launches them round the ring, samples, and makes text."""

@@ -1,0 +1,1 @@
+"""What this machine measures about itself before any weight is loaded."""

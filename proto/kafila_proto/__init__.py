@@ -1,0 +1,1 @@
+"""What two programs say to each other: messages, datagrams, codes and certificates."""
