@@ -1,0 +1,45 @@
+"""What an agent is told at its start."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+def default_state_dir() -> Path:
+    """Where an agent keeps its identity and its socket: systemd's directory, or the user's own."""
+    if under_systemd := os.environ.get("STATE_DIRECTORY"):
+        return Path(under_systemd.split(":")[0])
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "kafila"
+
+
+def default_model_dirs() -> tuple[Path, ...]:
+    """Where models are looked for, beside the hub's cache."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return (Path(base) / "kafila" / "models",)
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """Ports of 0 are chosen by the system. Bytes and seconds throughout."""
+
+    name: str
+    state_dir: Path
+    rendezvous: str  # HOST:PORT, optionally #FINGERPRINT
+    udp_host: str = "0.0.0.0"  # noqa: S104  the data plane is reached from other machines, and authenticated
+    udp_port: int = 0
+    api_host: str = "127.0.0.1"
+    api_port: int = 0
+    metrics_port: int = 0
+    threads: int = 0  # 0: one for each core this process may use
+    memory_limit_bytes: int | None = None
+    device: str = "cpu"
+    relay_only: bool = False
+    model_dirs: tuple[Path, ...] = field(default_factory=default_model_dirs)
+
+    @property
+    def control_socket(self) -> Path:
+        """Where ``kafila-ctl`` finds this agent."""
+        return self.state_dir / "control.sock"

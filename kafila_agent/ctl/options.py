@@ -1,0 +1,24 @@
+"""Options that several commands share, each defined once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kafila_agent.config import default_state_dir
+
+StateDir = Annotated[
+    Path,
+    typer.Option(
+        "--state-dir",
+        envvar="KAFILA_STATE_DIR",
+        default_factory=default_state_dir,
+        help="State directory of the agent to talk to.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="bfloat16, float16 or float32.")]
+Context = Annotated[int, typer.Option("--context", min=1, help="Tokens a conversation may hold.")]
+Concurrency = Annotated[int, typer.Option("--concurrency", min=1, max=1024, help="Conversations at once.")]

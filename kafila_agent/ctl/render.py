@@ -1,0 +1,170 @@
+"""What people read: sizes, the plan as a table, the ring as a line, a session's status."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from kafila_proto import agent_pb2 as pb
+from kafila_proto.rendezvous_pb2 import MemberState
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+
+def console(*, stderr: bool = True) -> Console:
+    """Progress goes to stderr, results to stdout."""
+    return Console(stderr=stderr, soft_wrap=True)
+
+
+def size(nbytes: float) -> str:
+    """Bytes in decimal units, three significant digits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(nbytes) < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:,.3g} TB"
+
+
+def seconds(value: float) -> str:
+    """Seconds in the unit a person would choose."""
+    if value < 1e-3:
+        return f"{value * 1e6:.0f} µs"
+    if value < 1:
+        return f"{value * 1e3:.3g} ms"
+    return f"{value:.3g} s"
+
+
+def _cell(value: float | None, show) -> str:
+    return "unknown" if value is None else show(value)
+
+
+def plan_table(plan: dict[str, Any], fleet: dict[str, Any]) -> Table:
+    """Who holds what, and what each stage is predicted to take (``plan`` and ``fleet`` as planning JSON)."""
+    members = {member["name"]: member for member in fleet["members"]}
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, justify in (
+        ("member", "left"),
+        ("bandwidth", "right"),
+        ("room", "right"),
+        ("needs", "right"),
+        ("blocks", "right"),
+        ("head", "center"),
+        ("predicted stage", "right"),
+    ):
+        table.add_column(name, justify=justify)
+    for stage in plan["stages"]:
+        member = members[stage["member"]]
+        start, end = stage["blocks"]
+        table.add_row(
+            stage["member"],
+            _cell(member.get("bandwidth_bytes_per_s"), lambda v: size(v) + "/s"),
+            _cell(stage["room_bytes"], size),
+            size(stage["needs_bytes"]),
+            f"{start}–{end - 1} ({end - start})",
+            "head" if stage["member"] == plan["head"] else "",
+            _cell(stage["predicted_s"], seconds),
+        )
+    return table
+
+
+def ring_line(plan: dict[str, Any], paths: dict[tuple[str, str], tuple[str, float | None]]) -> str:
+    """The ring from its head on, each edge with its path and measured RTT (``paths`` by (from, to))."""
+    if len(plan["ring"]) == 1:
+        return f"{plan['head']} alone"
+    words = [plan["head"]]
+    for edge in plan["edges"]:
+        path, rtt_s = paths.get((edge["from"], edge["to"]), (f"{edge['path']} predicted", None))
+        words.append(f"─{path}{'' if rtt_s is None else ' ' + seconds(rtt_s)}→ {edge['to']}")
+    return " ".join(words)
+
+
+def measured_paths(session: pb.SessionStatus) -> dict[tuple[str, str], tuple[str, float | None]]:
+    """Path and RTT of each edge that is up, by (from, to) as its upstream member measured it."""
+    return {
+        (member.name, edge.peer): (edge.path, edge.rtt_s if edge.HasField("rtt_s") else None)
+        for member in session.members
+        for edge in member.edges
+        if edge.path
+    }
+
+
+def to_dict(message: Message) -> dict[str, Any]:
+    """A message as plain JSON: enums by name, unset optionals null, ``x_json`` fields parsed under ``x``."""
+    result: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None:
+            result[field.name] = [to_dict(item) for item in value] if field.is_repeated else to_dict(value)
+        elif field.enum_type is not None:
+            result[field.name] = field.enum_type.values_by_number[value].name.lower()
+        elif field.name.endswith("_json"):
+            result[field.name.removesuffix("_json")] = json.loads(value) if value else None
+        elif field.has_presence and not message.HasField(field.name):
+            result[field.name] = None
+        else:
+            result[field.name] = value
+    return result
+
+
+def status_json(status: pb.Status) -> str:
+    """One line of JSON."""
+    return json.dumps(to_dict(status))
+
+
+def print_status(status: pb.Status, as_json: bool, *, redraw: bool = False) -> None:
+    """The status of this machine's session, on stdout."""
+    if as_json:
+        print(status_json(status), flush=True)
+        return
+    out = console(stderr=False)
+    if redraw:
+        out.clear()
+    session = status.session
+    out.print(
+        f"[bold]{status.name}[/] at {status.rendezvous}"
+        f"{'' if status.attached else ' [red](not connected)[/]'}: "
+        f"{pb.SessionStatus.State.Name(session.state).lower()}",
+        highlight=False,
+    )
+    if session.reason:
+        out.print(session.reason, highlight=False, markup=False)
+    if session.state == pb.SessionStatus.NONE:
+        return
+    out.print(
+        f"{session.model}, {session.dtype}, context {session.context_tokens} × {session.concurrency}, "
+        f"epoch {session.epoch}" + (f", code {session.code}" if session.code else ""),
+        highlight=False,
+    )
+    _print_members(out, session)
+    if session.plan_json and "ring" in (plan := json.loads(session.plan_json)):
+        out.print(ring_line(plan, measured_paths(session)), highlight=False)
+    measured = session.measured
+    if measured.HasField("tokens_per_s"):
+        share = f", network share {measured.network_share:.0%}" if measured.HasField("network_share") else ""
+        ttft = f", first token after {seconds(measured.ttft_s)}" if measured.HasField("ttft_s") else ""
+        out.print(f"{measured.tokens_per_s:.1f} tokens/s{ttft}{share}", highlight=False)
+    if status.api_url:
+        out.print(f"API: {status.api_url}", highlight=False)
+    sys.stdout.flush()
+
+
+def _print_members(out: Console, session: pb.SessionStatus) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("member", "state", "loaded", "predicted stage", "measured stage", ""):
+        table.add_column(name)
+    for member in session.members:
+        table.add_row(
+            member.name,
+            MemberState.Name(member.state).lower(),
+            f"{size(member.loaded_bytes)} of {size(member.total_bytes)}" if member.total_bytes else "",
+            seconds(member.predicted_stage_s) if member.HasField("predicted_stage_s") else "",
+            seconds(member.measured_stage_s) if member.HasField("measured_stage_s") else "",
+            member.detail,
+        )
+    for _ in range(session.expected_members - len(session.members)):
+        table.add_row("…", "awaited", "", "", "", "")
+    out.print(table)
