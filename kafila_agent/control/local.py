@@ -1,4 +1,4 @@
-"""The Unix socket on which ``kafila-ctl`` talks to this agent. Nothing but this machine's user can reach it."""
+"""The Unix socket on which ``kafila-ctl`` talks to this agent. Only this machine's user can reach it."""
 
 from __future__ import annotations
 

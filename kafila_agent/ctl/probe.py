@@ -14,7 +14,9 @@ from kafila_agent.ctl.render import console, seconds, size
 
 
 def probe(
-    model: Annotated[str, typer.Option(help="Measure with this model's blocks; a typical block if left out.")] = "",
+    model: Annotated[
+        str, typer.Option(help="Measure with this model's blocks; a typical block if left out.")
+    ] = "",
     dtype: Dtype = "bfloat16",
     as_json: AsJson = False,
     state_dir: StateDir = ...,

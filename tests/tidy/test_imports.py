@@ -1,0 +1,58 @@
+"""Who may import whom: the walls between the rooms (ARCHITECTURE.md)."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TORCH = {"torch", "transformers", "safetensors", "gguf"}
+QUIC = {"aioquic"}
+WEB = {"fastapi", "uvicorn", "openai", "pydantic", "starlette"}
+IMPURE = {"asyncio", "grpc", "socket", "time", "random", "threading", "subprocess", "os", "kafila_proto"}
+
+# (folder, what nothing in it may import, at any depth of its own code)
+WALLS = [
+    ("kafila_planner", TORCH | QUIC | WEB | IMPURE | {"kafila_agent", "kafila_rendezvous"}),
+    ("proto/kafila_proto", TORCH | QUIC | WEB | {"kafila_agent", "kafila_rendezvous"}),
+    ("kafila_rendezvous", TORCH | QUIC | WEB | {"kafila_agent"}),
+    ("kafila_agent", {"kafila_rendezvous", "openai"}),
+    ("kafila_agent/ctl", TORCH | QUIC | WEB),
+    ("kafila_agent/control", TORCH | QUIC | WEB),
+    ("kafila_agent/edge", TORCH | WEB),
+    ("kafila_agent/model", QUIC | WEB | {"grpc"}),
+    ("kafila_agent/stage", QUIC | WEB | {"grpc"}),
+    ("kafila_agent/head", QUIC | WEB | {"grpc"}),
+    ("kafila_agent/api", QUIC | {"grpc"}),
+]
+
+
+def imported(path: Path) -> set[str]:
+    """Every module that a file imports, with all its parents: a.b.c gives a, a.b and a.b.c."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        found = []
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in found:
+            parts = name.split(".")
+            names |= {".".join(parts[: i + 1]) for i in range(len(parts))}
+    return names
+
+
+@pytest.mark.parametrize(("folder", "forbidden"), WALLS, ids=[folder for folder, _ in WALLS])
+def test_walls(folder, forbidden):
+    files = sorted((ROOT / folder).rglob("*.py"))
+    assert files
+    broken = {
+        f"{path.relative_to(ROOT)} imports {name}" for path in files for name in imported(path) & forbidden
+    }
+    assert not broken
+
+
+def test_the_wall_test_sees_an_import(tmp_path):
+    path = tmp_path / "x.py"
+    path.write_text("def f():\n    from torch.nn import Linear\n")
+    assert imported(path) >= {"torch", "torch.nn"}
