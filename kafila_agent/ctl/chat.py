@@ -61,7 +61,7 @@ def _converse(status: pb.Status, options: dict, verbose: bool) -> None:
         try:
             messages.append({"role": "assistant", "content": _answer(status, messages, options, verbose)})
         except ApiError as error:
-            # What was asked stays out of the conversation, so that the next question is not read as its sequel.
+            # What was asked stays out of the conversation, so that the next question is not its sequel.
             messages.pop()
             typer.echo(f"kafila-ctl: {error}", err=True)
 

@@ -21,7 +21,7 @@ _EXIT = {
 
 @contextmanager
 def local_agent(state_dir: Path) -> Iterator[agent_pb2_grpc.AgentStub]:
-    """A stub of the agent whose state directory this is. Leaves the program with a message where it cannot."""
+    """A stub of the agent whose state directory this is. Where it cannot, leaves with a message."""
     path = state_dir / "control.sock"
     # A proxy in the environment is for other people's machines, never for this one.
     with grpc.insecure_channel(f"unix:{path}", options=[("grpc.enable_http_proxy", 0)]) as channel:

@@ -16,7 +16,7 @@ class ApiError(RuntimeError):
 def stream_chat(
     base_url: str, model: str, messages: list[dict[str, str]], **options: Any
 ) -> Iterator[dict[str, Any]]:
-    """The chunks of one streamed chat completion, as OpenAI's objects. Raises ApiError with the API's message."""
+    """The chunks of one streamed chat completion, as OpenAI's objects. Raises ApiError."""
     body = {"model": model, "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
     body |= options
     # trust_env: a proxy in the environment is for other people's machines, never for this one.

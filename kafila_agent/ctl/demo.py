@@ -1,4 +1,4 @@
-"""``kafila-ctl demo``: the main job on one machine, through real processes: form a session, serve, measure."""
+"""``kafila-ctl demo``: the main job on one machine: real processes form a session, serve, and are measured."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def demo(
     serve: Annotated[bool, typer.Option("--serve", help="Stay up and print the base URL.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start a rendezvous and agents here, form a session by code, ask the model, and show what was measured."""
+    """Start a rendezvous and agents here, form a session by code, ask the model, show what was measured."""
     signal.signal(signal.SIGTERM, _interrupt)
     model = model or str(_packaged_model())
     names = list(_NAMES[:members])

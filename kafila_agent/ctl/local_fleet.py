@@ -1,4 +1,4 @@
-"""A rendezvous and several agents as processes on this machine, in one temporary directory, gone when it closes."""
+"""A rendezvous and several agents as processes on this machine, in one temporary directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FleetError(RuntimeError):
 
 
 class LocalFleet:
-    """Processes end with this object, and with this process however it ends: each watches its standard input."""
+    """Processes end with this object, and with this process however it ends: each watches its stdin."""
 
     def __init__(self, names: list[str], *, agent_args: list[str] | None = None):
         self.names = names

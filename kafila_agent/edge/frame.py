@@ -1,4 +1,4 @@
-"""The frame that goes round the ring: one launch of one sequence, with its rows and the stages' own durations.
+"""The frame that goes round the ring: one launch of one sequence, its rows and the stages' durations.
 
      0        1        2        3
     +--------+--------+--------+--------+

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from kafila_proto import rendezvous_pb2
 
@@ -30,7 +32,7 @@ def test_a_member_can_leave_from_every_state(state):
 
 def test_whatever_the_table_does_not_name_is_refused_by_name():
     legal = {(State.JOINING, Event.CHARTERED)} | {
-        (before, event) for (_, before, _), (event, _, _) in zip(WAY, WAY[1:], strict=False)
+        (before, event) for (_, before, _), (event, _, _) in itertools.pairwise(WAY)
     }
     for state in State:
         for event in Event:
