@@ -39,7 +39,7 @@ class Signed(_message.Message):
     def __init__(self, payload: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class FromAgent(_message.Message):
-    __slots__ = ("hello", "create", "join", "introduction", "admit", "charter", "report", "plan", "circuit", "progress", "leave")
+    __slots__ = ("hello", "create", "join", "introduction", "admit", "charter", "report", "plan", "circuit", "progress", "leave", "stop_admitting")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class FromAgent(_message.Message):
     CIRCUIT_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    STOP_ADMITTING_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     create: CreateSession
     join: JoinSession
@@ -62,7 +63,8 @@ class FromAgent(_message.Message):
     circuit: CircuitRequest
     progress: Progress
     leave: Leave
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., create: _Optional[_Union[CreateSession, _Mapping]] = ..., join: _Optional[_Union[JoinSession, _Mapping]] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., admit: _Optional[_Union[Admit, _Mapping]] = ..., charter: _Optional[_Union[Signed, _Mapping]] = ..., report: _Optional[_Union[Signed, _Mapping]] = ..., plan: _Optional[_Union[Signed, _Mapping]] = ..., circuit: _Optional[_Union[CircuitRequest, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    stop_admitting: StopAdmitting
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., create: _Optional[_Union[CreateSession, _Mapping]] = ..., join: _Optional[_Union[JoinSession, _Mapping]] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., admit: _Optional[_Union[Admit, _Mapping]] = ..., charter: _Optional[_Union[Signed, _Mapping]] = ..., report: _Optional[_Union[Signed, _Mapping]] = ..., plan: _Optional[_Union[Signed, _Mapping]] = ..., circuit: _Optional[_Union[CircuitRequest, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., stop_admitting: _Optional[_Union[StopAdmitting, _Mapping]] = ...) -> None: ...
 
 class ToAgent(_message.Message):
     __slots__ = ("challenge", "welcome", "created", "introduction", "charter", "reports", "plan", "circuit", "member", "serve", "closed", "problem")
@@ -131,10 +133,16 @@ class CreateSession(_message.Message):
     def __init__(self, session_id: _Optional[bytes] = ..., expected_members: _Optional[int] = ...) -> None: ...
 
 class SessionCreated(_message.Message):
-    __slots__ = ("number",)
+    __slots__ = ("number", "valid_s")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    VALID_S_FIELD_NUMBER: _ClassVar[int]
     number: str
-    def __init__(self, number: _Optional[str] = ...) -> None: ...
+    valid_s: int
+    def __init__(self, number: _Optional[str] = ..., valid_s: _Optional[int] = ...) -> None: ...
+
+class StopAdmitting(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class JoinSession(_message.Message):
     __slots__ = ("number",)
@@ -357,9 +365,11 @@ class Closed(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Problem(_message.Message):
-    __slots__ = ("code", "detail")
+    __slots__ = ("code", "detail", "request")
     CODE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
     code: str
     detail: str
-    def __init__(self, code: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
+    request: str
+    def __init__(self, code: _Optional[str] = ..., detail: _Optional[str] = ..., request: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,30 @@
+"""Names of members: what a person calls a machine, and what plans and messages call it."""
+
+from __future__ import annotations
+
+import re
+
+MAX_NAME_LENGTH = 32
+
+_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME_LENGTH}}}")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class InvalidName(ValueError):
+    """Text that cannot be a member's name."""
+
+
+def check_name(name: str) -> str:
+    """``name``, if it can be a member's name. Raises InvalidName saying what a name is."""
+    if not _NAME.fullmatch(name):
+        raise InvalidName(
+            f"{name[: 2 * MAX_NAME_LENGTH]!r} cannot be a name: use 1 to {MAX_NAME_LENGTH} of the letters"
+            " A-Z a-z, the digits, '.', '_' and '-' (kafila-agent --name NAME)"
+        )
+    return name
+
+
+def derive_name(hostname: str) -> str:
+    """A member's name made from a machine's own: its first label, without what names may not hold."""
+    label = hostname.split(".")[0]
+    return _NOT_IN_NAMES.sub("-", label).strip("-")[:MAX_NAME_LENGTH] or "member"
