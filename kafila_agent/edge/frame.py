@@ -19,10 +19,10 @@
     +-----------------+-----------------+
     |  stages x (compute_ns, queue_ns), each 64 bits, by each stage's own monotonic clock               |
     +---------------------------------------------------------------------------------------------------+
-    |  payload: rows x width elements of dtype, or rows token ids (32 bits); little-endian              |
+    |  payload: rows x width elements of dtype, rows token ids (INT32) or rows bytes of text (UINT8)    |
     +---------------------------------------------------------------------------------------------------+
 
-All header integers are big-endian. Absolute times never cross a machine.
+All header integers are big-endian, all payloads little-endian. Absolute times never cross a machine.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Kind(enum.IntEnum):
     TOKENS = 1  # ids, engine -> the head's own stage; never on the wire
     HIDDEN = 2  # activations, stage -> next stage, and last stage -> head
     RELEASE = 3  # the sequence is over: every stage frees its slot; no payload
+    FAILED = 4  # a stage could not run a frame of this sequence; goes on to the head; payload: UTF-8 text
 
 
 class Dtype(enum.IntEnum):
@@ -58,11 +59,12 @@ class Dtype(enum.IntEnum):
     FLOAT16 = 2
     FLOAT32 = 3
     INT32 = 4
+    UINT8 = 5
 
     @property
     def nbytes(self) -> int:
         """Bytes an element."""
-        return (0, 2, 2, 4, 4)[self]
+        return (0, 2, 2, 4, 4, 1)[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class StageTime:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One launch. ``payload`` holds ``rows * width`` elements of ``dtype`` (``rows`` ids for TOKENS)."""
+    """One launch. ``payload`` holds ``rows * width`` elements of ``dtype`` for HIDDEN, else ``rows``."""
 
     kind: Kind
     epoch: int
