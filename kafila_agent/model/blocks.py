@@ -1,0 +1,187 @@
+"""A stage: one contiguous range of transformers' own decoder blocks, and at the head embedding, norm and LM head.
+
+The family's ``*ForCausalLM`` is built whole on the meta device, so that every block knows its true index; foreign
+modules become identities, transformers' loader fills the rest (with its weight conversions and tying), and the block
+list is then compacted to the stage's range.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from .errors import ModelError
+from .families import FAMILIES, Family, causal_lm_class
+from .kv import BlockKv, describe_kv, narrow
+from .weights import WeightReader, torch_dtype
+
+if TYPE_CHECKING:
+    from transformers import Cache, PreTrainedConfig, PreTrainedModel
+
+    from .manifest import Manifest
+
+
+class StageModel:
+    """Blocks ``[start, end)`` of a model in one dtype on one device; with the head's parts if ``is_head``.
+
+    Hidden states are ``[rows, hidden_size]`` of the compute dtype. Run it under ``torch.inference_mode``.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, family: Family, start: int, end: int, *, is_head: bool
+    ) -> None:
+        self.start, self.end, self.is_head = start, end, is_head
+        self.dtype: torch.dtype = model.dtype
+        self.device: torch.device = model.device
+        base = model.base_model
+        self._embed_tokens = base.embed_tokens
+        self._embedding_scale = 1.0
+        if family.embedding_scale:
+            # What enters was embedded, and so scaled, at the head.
+            self._embedding_scale = getattr(base, family.embedding_scale)
+            setattr(base, family.embedding_scale, 1.0)
+        self._tail = _tail(model) if is_head else None
+        self._body = _body(model, start, end)
+        self.config: PreTrainedConfig = self._body.config
+        self.hidden_size: int = self.config.hidden_size
+        self.vocab_size: int = self.config.vocab_size
+        self.kv: tuple[BlockKv, ...] = describe_kv(self.config, family.name)
+        self.loaded_bytes = sum(t.nbytes for t in self._held())
+
+    def _held(self) -> Iterator[torch.Tensor]:
+        """Every loaded tensor once: parameters and the buffers a checkpoint stores."""
+        modules = [self._body] + ([self._tail] if self._tail is not None else [])
+        held = {t.data_ptr(): t for module in modules for t in module.state_dict().values() if t.numel()}
+        return iter(held.values())
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Token ids ``[rows]`` (int) to hidden states. Head only."""
+        hidden = self._embed_tokens(ids)
+        return hidden if self._embedding_scale == 1.0 else hidden * self._embedding_scale
+
+    def forward(self, hidden: torch.Tensor, position: int, cache: Cache) -> torch.Tensor:
+        """Hidden states of rows at ``position ...`` through the stage's blocks; their keys and values go to ``cache``."""
+        positions = torch.arange(position, position + hidden.shape[0], device=self.device)[None]
+        out = self._body(
+            inputs_embeds=hidden[None], position_ids=positions, past_key_values=cache, use_cache=True
+        )
+        return out.last_hidden_state[0]
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Final norm and LM head, as the family's own forward does them: float32 ``[rows, vocab_size]``. Head only."""
+        if self._tail is None:
+            raise RuntimeError("only the head holds the LM head")
+        positions = torch.zeros(1, hidden.shape[0], dtype=torch.long, device=self.device)
+        return (
+            self._tail(inputs_embeds=hidden[None], position_ids=positions, use_cache=False).logits[0].float()
+        )
+
+
+def load_stage(
+    manifest: Manifest,
+    start: int,
+    end: int,
+    *,
+    is_head: bool,
+    dtype: str,
+    device: str = "cpu",
+    on_progress: Callable[[int, int], None] | None = None,
+) -> StageModel:
+    """Read the tensors of blocks ``[start, end)`` (and the head's, if ``is_head``) and no others.
+
+    ``on_progress(loaded, total)`` is in bytes of the checkpoint, from worker threads. Raises ModelError if the range
+    is not in the model, a file changed since the manifest was read, or a tensor the family needs is missing.
+    """
+    if not 0 <= start < end <= manifest.blocks:
+        raise ModelError(
+            f"{manifest.name}: blocks [{start}, {end}) are not within its {manifest.blocks} blocks"
+        )
+    entries = manifest.block_tensors(start, end) + (manifest.head_tensors() if is_head else [])
+    reader = WeightReader(entries, torch_dtype(dtype), on_progress, manifest.transform)
+    model, info = _from_pretrained(manifest, start, end, is_head, torch_dtype(dtype), reader)
+    wrong = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
+    if wrong:
+        raise ModelError(f"{manifest.path}: lacks or misshapes {wrong[0]}; fetch the model again")
+    return StageModel(model.to(device), FAMILIES[manifest.family], start, end, is_head=is_head)
+
+
+def _from_pretrained(
+    manifest: Manifest, start: int, end: int, is_head: bool, dtype: torch.dtype, reader: WeightReader
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    stage_class = stage_of(causal_lm_class(manifest.family), start, end, is_head=is_head)
+    try:
+        return stage_class.from_pretrained(
+            None,
+            config=manifest.model_config,
+            state_dict=reader.state_dict(),
+            dtype=dtype,
+            output_loading_info=True,
+        )
+    except Exception as error:
+        if reader.error is not None:
+            raise _as_model_error(reader.error, manifest) from error
+        raise _as_model_error(error, manifest) from error
+
+
+def _as_model_error(error: Exception, manifest: Manifest) -> ModelError:
+    if isinstance(error, ModelError):
+        return error
+    return ModelError(
+        f"{manifest.path}: cannot be loaded as {manifest.family}: {type(error).__name__}: {error}"
+    )
+
+
+def stage_of(cls: type[PreTrainedModel], start: int, end: int, *, is_head: bool) -> type[PreTrainedModel]:
+    """``cls`` with every module foreign to the stage an identity: built on meta, so nothing is ever allocated."""
+    from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
+
+    def __init__(self: Any, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        cls.__init__(self, config, *args, **kwargs)
+        base = self.base_model
+        for index in range(len(base.layers)):
+            if not start <= index < end:
+                base.layers[index] = PipelineIdentityLayer()
+        if not is_head:
+            base.embed_tokens, base.norm, self.lm_head = (PipelineIdentityLayer() for _ in range(3))
+            self.all_tied_weights_keys = {}
+
+    # The same name, for transformers looks conversions and report texts up by it.
+    return type(cls.__name__, (cls,), {"__init__": __init__, "__module__": cls.__module__})
+
+
+def _body(model: PreTrainedModel, start: int, end: int) -> nn.Module:
+    """The base model with only the stage's blocks, numbered from 0 (as its cache is), and no final norm."""
+    from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
+
+    base = model.base_model
+    base.layers = nn.ModuleList(list(base.layers)[start:end])
+    base.norm = PipelineIdentityLayer()
+    for module in base.layers.modules():
+        if isinstance(getattr(module, "layer_idx", None), int):
+            module.layer_idx -= start
+    narrow(base.config, start, end)
+    return base
+
+
+def _tail(model: PreTrainedModel) -> nn.Module:
+    """The causal model with no blocks: what remains is final norm, LM head, and whatever the family does to logits."""
+    tail, base = _shallow(model), _shallow(model.base_model)
+    setattr(tail, model.base_model_prefix, base)
+    base.layers = nn.ModuleList()
+    tail.config = base.config = copy.deepcopy(model.config)
+    narrow(base.config, 0, 0)
+    return tail
+
+
+def _shallow(module: nn.Module) -> Any:
+    """A module of its own that shares every child and parameter."""
+    twin = copy.copy(module)
+    twin._modules = dict(module._modules)
+    return twin

@@ -1,0 +1,70 @@
+"""The families Kafila serves: data, one row for each that passes the stage self-check (tests/ring/test_exact_splits.py).
+
+Any decoder-only family of transformers could be tried; some give wrong text without an error when split (a scale
+applied before the first block, key-value heads shared between blocks), so a family is served only when listed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How one family differs from the plain ``embed_tokens / layers / norm / lm_head`` body.
+
+    ``embedding_scale`` names the attribute by which its body multiplies what enters, embedded or not.
+    """
+
+    name: str
+    embedding_scale: str | None = None
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family("gemma2"),
+        Family("gemma3_text"),
+        Family("gpt_oss"),
+        Family("llama"),
+        Family("mistral"),
+        Family("phi3"),
+        Family("qwen2"),
+        Family("qwen3"),
+        Family("qwen3_moe"),
+    )
+}
+
+
+def require_family(name: str, where: object) -> Family:
+    """The row of ``name``. Raises ModelError naming it, and what is served, if it is not on the list."""
+    try:
+        return FAMILIES[name]
+    except KeyError:
+        served = ", ".join(sorted(FAMILIES))
+        raise ModelError(f"{where}: family {name!r} is not served; choose a model of: {served}") from None
+
+
+def build_config(config: dict[str, Any]) -> PreTrainedConfig:
+    """transformers' own configuration object for a config dictionary; code in the checkpoint is never run."""
+    from transformers import CONFIG_MAPPING
+
+    fields = {key: value for key, value in config.items() if key != "auto_map"}
+    try:
+        return CONFIG_MAPPING[fields["model_type"]].from_dict(fields)
+    except Exception as error:
+        raise ModelError(f"config.json: {type(error).__name__}: {error}; fetch the model again") from error
+
+
+def causal_lm_class(name: str) -> type[PreTrainedModel]:
+    """transformers' own ``*ForCausalLM`` of a family."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name])

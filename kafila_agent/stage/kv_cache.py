@@ -1,0 +1,149 @@
+"""Keys and values, reserved at load for every slot: nothing grows while serving.
+
+A block's cache writes at the position it was told and returns a view of what its attention may see, with the sizes
+that transformers' own cache gives, so that masks and results are the same. Going back to an earlier position is
+setting a length. A sliding-window block keeps its window and a slack (``model.kv``); when the slack is used up the
+window moves to the front of its buffer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from ..model.kv import MAX_ROLLBACK_TOKENS, BlockKv
+from .errors import StageError
+
+
+class BlockCache(CacheLayerMixin):
+    """Keys and values of one block for one slot: buffers ``[1, heads, tokens kept, dim]``, views of the reservation."""
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, window: int | None) -> None:
+        super().__init__()
+        self.keys, self.values = keys, values
+        self.window = window
+        self.is_sliding = window is not None
+        self.is_initialized = True
+        self._base = 0  # position of the buffer's first token
+        self._length = 0
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing is lazy here."""
+
+    def seek(self, position: int) -> None:
+        """Continue at ``position``. Raises StageError if a window no longer reaches back that far."""
+        if position == 0:
+            self._base = 0
+        elif self._first_visible(position) < self._base:
+            raise StageError(
+                f"position {position} is more than {MAX_ROLLBACK_TOKENS} tokens back: outside the window"
+            )
+        self._length = position
+
+    def _first_visible(self, position: int) -> int:
+        return 0 if self.window is None else max(position - self.window + 1, 0)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store rows ``[1, heads, rows, dim]`` and return views of all that these rows may attend to."""
+        rows = key_states.shape[-2]
+        if self._length - self._base + rows > self.keys.shape[-2]:
+            self._move_window_to_front()
+        first = self._first_visible(self._length) - self._base
+        start = self._length - self._base
+        self._length += rows
+        seen = []
+        for buffer, states in ((self.keys, key_states), (self.values, value_states)):
+            buffer[:, :, start : start + rows] = states
+            seen.append(buffer[:, :, first : start + rows])
+        return seen[0], seen[1]
+
+    def _move_window_to_front(self) -> None:
+        """Drop what neither a coming row nor a rollback can need. Copies in steps that do not overlap."""
+        base = max(self._first_visible(self._length) - MAX_ROLLBACK_TOKENS, 0)
+        shift, kept = base - self._base, self._length - base
+        for buffer in (self.keys, self.values):
+            for start in range(0, kept, shift):
+                end = min(start + shift, kept)
+                buffer[:, :, start:end] = buffer[:, :, start + shift : end + shift]
+        self._base = base
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(keys seen, position of the first) when ``query_length`` rows are added."""
+        offset = self._first_visible(self._length)
+        return self._length - offset + query_length, offset
+
+    def get_seq_length(self) -> int:
+        """Tokens stored so far, in or out of the window."""
+        return self._length
+
+    def get_max_length(self) -> int:
+        """The window, or -1 for none."""
+        return self.window or -1
+
+
+class SlotCache(Cache):
+    """One slot: a sequence's place in every block of the stage."""
+
+    layers: list[BlockCache]
+
+    def __init__(self, layers: list[BlockCache]) -> None:
+        super().__init__(layers=layers)
+        self.length = 0
+        self.sequence: int | None = None
+
+    def seek(self, sequence: int, position: int) -> None:
+        """Continue ``sequence`` at ``position``, forgetting what lies beyond; at 0 the slot changes hands.
+
+        Raises StageError if tokens before ``position`` are missing, or are another sequence's.
+        """
+        if position == 0:
+            self.sequence, self.length = sequence, 0
+        if self.sequence != sequence:
+            raise StageError(f"sequence {sequence} at position {position} does not own its slot")
+        if position > self.length:
+            raise StageError(f"gap: position {position}, but only {self.length} tokens are cached")
+        for layer in self.layers:
+            layer.seek(position)
+        self.length = position
+
+    def advance(self, rows: int) -> None:
+        """Rows went through every block of the stage."""
+        self.length += rows
+
+    def release(self, sequence: int) -> None:
+        """Free the slot if ``sequence`` still owns it."""
+        if self.sequence == sequence:
+            self.sequence, self.length = None, 0
+
+
+class KvReservation:
+    """Memory for ``slots`` sequences of ``context_tokens`` in every block, written once so that it is really there."""
+
+    def __init__(
+        self,
+        blocks: tuple[BlockKv, ...],
+        *,
+        slots: int,
+        context_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        def reserve(heads: int, tokens: int, dim: int) -> torch.Tensor:
+            return torch.empty(slots, heads, tokens, dim, dtype=dtype, device=device).fill_(0)
+
+        pairs = []
+        for block in blocks:
+            tokens = block.tokens_kept(context_tokens)
+            keys = reserve(block.key_heads, tokens, block.key_dim)
+            pairs.append((keys, reserve(block.value_heads, tokens, block.value_dim), block.window))
+        self.nbytes = sum(keys.nbytes + values.nbytes for keys, values, _ in pairs)
+        self.slots = [
+            SlotCache(
+                [BlockCache(keys[i : i + 1], values[i : i + 1], window) for keys, values, window in pairs]
+            )
+            for i in range(slots)
+        ]
