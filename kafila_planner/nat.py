@@ -1,0 +1,40 @@
+"""Which path to expect between two members, from what each measured alone (RFC 4787, RFC 5780).
+
+A punch works when one side's packet to the other's advertised address gets in; the answer, sent to the
+source that was seen, returns through the session that packet opened. No packets here: O(m^2) arithmetic.
+"""
+
+from __future__ import annotations
+
+from kafila_planner.facts import Behaviour, MemberFacts
+from kafila_planner.ring import Path
+
+
+def maps_alike(member: MemberFacts) -> bool:
+    """Its mapping is endpoint-independent: the address it advertises is the one every peer sees."""
+    return member.mapping is Behaviour.ENDPOINT_INDEPENDENT
+
+
+def is_open(member: MemberFacts) -> bool:
+    """A packet from any member gets in to the address it advertises, if it has sent one there before.
+
+    Filtering endpoint-independent; or by address only, with a mapping that stays the same.
+    """
+    if member.filtering is Behaviour.ENDPOINT_INDEPENDENT:
+        return True
+    return maps_alike(member) and member.filtering is Behaviour.ADDRESS_DEPENDENT
+
+
+def expected_path(a: MemberFacts, b: MemberFacts) -> Path:
+    """DIRECT or RELAYED, symmetric in its arguments. Unknown behaviours count as the strictest.
+
+    One site: direct. One outermost NAT but two sites: only if that NAT hairpins. Without UDP: relayed.
+    """
+    if not (a.udp and b.udp):
+        return Path.RELAYED
+    if a.site is not None and a.site == b.site:
+        return Path.DIRECT
+    if a.nat is not None and a.nat == b.nat and not (a.hairpin and b.hairpin):
+        return Path.RELAYED
+    punches = is_open(a) or is_open(b) or (maps_alike(a) and maps_alike(b))
+    return Path.DIRECT if punches else Path.RELAYED

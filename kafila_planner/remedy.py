@@ -1,0 +1,78 @@
+"""What would make a refused session fit: the smallest single changes, found by asking again.
+
+Each is a bisection over one number with the planner itself as judge, so an answer is never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from kafila_planner.facts import MAX_CONCURRENCY, Fleet
+from kafila_planner.fields import MAX_BYTES
+from kafila_planner.ring import Remedy
+
+Fits = Callable[[Fleet], bool]
+
+assert MAX_CONCURRENCY < MAX_BYTES
+
+
+def remedies(fleet: Fleet, names: Sequence[str], fits: Fits) -> tuple[Remedy, ...]:
+    """The longest context, the most users, and per member named the least room that would do alone."""
+    found = []
+    context = _largest(fleet.context_tokens - 1, lambda tokens: fits(with_context(fleet, tokens)))
+    if context:
+        found.append(Remedy("context_tokens", context))
+    users = _largest(fleet.concurrency - 1, lambda users: fits(replace(fleet, concurrency=users)))
+    if users:
+        found.append(Remedy("concurrency", users))
+    rooms = []
+    for name in names:
+        room = _room_of(fleet, name)
+        needed = _smallest(room + 1, MAX_BYTES, lambda to, name=name: fits(with_room(fleet, name, to)))  # type: ignore[misc]
+        if needed is not None:
+            rooms.append(Remedy("memory_bytes", needed, member=name, more_bytes=needed - room))
+    return (*found, *sorted(rooms, key=lambda remedy: remedy.more_bytes or 0))
+
+
+def with_context(fleet: Fleet, tokens: int) -> Fleet:
+    """The fleet at a shorter context: blocks that keep a window keep no more than the context."""
+    kept = fleet.model.kv_tokens_per_block
+    if kept is not None:
+        shorter = tuple(min(count, tokens) for count in kept)
+        fleet = replace(fleet, model=replace(fleet.model, kv_tokens_per_block=shorter))
+    return replace(fleet, context_tokens=tokens)
+
+
+def with_room(fleet: Fleet, name: str, memory_bytes: int) -> Fleet:
+    """The fleet with one member's room changed."""
+    members = (
+        replace(member, memory_bytes=memory_bytes) if member.name == name else member
+        for member in fleet.members
+    )
+    return replace(fleet, members=tuple(members))
+
+
+def _room_of(fleet: Fleet, name: str) -> int:
+    return next(member.room_bytes for member in fleet.members if member.name == name)
+
+
+def _largest(high: int, fits: Callable[[int], bool]) -> int:
+    """The largest number in 1 ... high that fits, by bisection; 0 if 1 does not."""
+    if high < 1 or not fits(1):
+        return 0
+    low = 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def _smallest(low: int, high: int, fits: Callable[[int], bool]) -> int | None:
+    """The smallest number in low ... high that fits, by bisection; None if high does not."""
+    if low > high or not fits(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle + 1, high)
+    return low
