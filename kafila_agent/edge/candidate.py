@@ -1,0 +1,76 @@
+"""Candidates: the addresses at which a peer may reach this agent (RFC 8445 section 5.1.1)."""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import psutil
+
+MAX_CANDIDATES = 16
+
+# Bridges and pairs that container and virtual-machine tools make on every machine alike: their addresses lead
+# nowhere from outside, or to another machine's own copy. A bridge that an administrator made (br0) stays.
+_CONTAINER_INTERFACE = re.compile(
+    r"^(docker\d|br-[0-9a-f]{12}$|veth|virbr|vnet\d|lxc|lxd|cni|flannel|cali|podman|vmnet|vboxnet)"
+)
+
+
+class CandidateKind(enum.IntEnum):
+    """Where an address comes from; the numbers are those of rendezvous.proto."""
+
+    HOST = 1
+    SERVER_REFLEXIVE = 2
+    PORT_MAPPED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One address, with the fields of the Candidate message."""
+
+    kind: CandidateKind
+    host: str
+    port: int
+
+
+def interface_hosts() -> list[str]:
+    """The literal addresses of every interface that is up, but those of containers; in the system's order."""
+    up = {name for name, status in psutil.net_if_stats().items() if status.isup}
+    return [
+        address.address
+        for name, addresses in psutil.net_if_addrs().items()
+        if name in up and not _CONTAINER_INTERFACE.match(name)
+        for address in addresses
+        if address.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+
+
+def choose_hosts(hosts: Iterable[str], *, loopback: bool = False) -> list[str]:
+    """Those of ``hosts`` that a peer could use, once each, at most MAX_CANDIDATES.
+
+    Loopback is for peers on this machine: only where asked for, or where there is nothing else. Link-local
+    addresses mean something only together with an interface. Private, shared (100.64/10) and benchmarking
+    (198.18/15) ranges are in use between friends and stay.
+    """
+    usable = list(dict.fromkeys(host for host in hosts if is_usable(host)))
+    outward = [host for host in usable if not ipaddress.ip_address(host).is_loopback]
+    return (usable if loopback or not outward else outward)[:MAX_CANDIDATES]
+
+
+def is_usable(host: str) -> bool:
+    """Whether ``host`` is a literal address that one datagram can be sent to."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return not (address.is_unspecified or address.is_multicast or address.is_link_local)
+
+
+def candidate_addresses(candidates: Iterable[Candidate]) -> list[tuple[str, int]]:
+    """Socket addresses of a peer's candidates (dataclass or message), without those that make no sense."""
+    addresses = [(c.host, c.port) for c in candidates if is_usable(c.host) and 0 < c.port < 65536]
+    return list(dict.fromkeys(addresses))[:MAX_CANDIDATES]

@@ -1,0 +1,77 @@
+"""An edge as its owner sees it: frames in, frames out, in order, until it is closed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+Payload = bytes | bytearray | memoryview
+
+
+class EdgeError(Exception):
+    """An edge that cannot be had, or is no more."""
+
+
+class Edge:
+    """A connection to one member. All of it belongs to the event loop's thread.
+
+    ``on_frame`` gets each frame as a view of memory of its own, to keep; frames that come before it is set
+    wait for it. ``on_closed`` is called once, with the reason in words, when the edge is lost; not after
+    our own close.
+    """
+
+    def __init__(self, peer: str, fingerprint: bytes, path: str, send: Callable[[Payload], None]):
+        self.peer = peer
+        self.fingerprint = fingerprint
+        self.path = path
+        self.rtt_s: float | None = None
+        self.close_reason: str | None = None
+        self.frames_sent = self.frames_received = 0
+        self.bytes_sent = self.bytes_received = 0
+        self.on_closed: Callable[[str], None] | None = None
+        self._on_frame: Callable[[memoryview], None] | None = None
+        self._early: deque[memoryview] = deque()
+        self._send = send
+
+    def __repr__(self) -> str:
+        return f"<Edge to {self.peer}, {self.close_reason or self.path}>"
+
+    @property
+    def on_frame(self) -> Callable[[memoryview], None] | None:
+        """Who gets the frames."""
+        return self._on_frame
+
+    @on_frame.setter
+    def on_frame(self, receiver: Callable[[memoryview], None] | None) -> None:
+        self._on_frame = receiver
+        while self._on_frame is not None and self._early:
+            self._on_frame(self._early.popleft())
+
+    @property
+    def closed(self) -> bool:
+        """Whether the edge is no more."""
+        return self.close_reason is not None
+
+    def send(self, frame: Payload) -> None:
+        """Send one frame behind those sent before. Raises EdgeError if the edge is closed."""
+        if self.close_reason is not None:
+            raise EdgeError(f"the edge to {self.peer} is closed: {self.close_reason}")
+        self.frames_sent += 1
+        self.bytes_sent += len(frame)
+        self._send(frame)
+
+    def deliver(self, frame: memoryview) -> None:
+        """Hand a received frame on (the endpoint's part)."""
+        self.frames_received += 1
+        self.bytes_received += len(frame)
+        if self._on_frame is None or self._early:
+            self._early.append(frame)
+        else:
+            self._on_frame(frame)
+
+    def end(self, reason: str, *, lost: bool) -> None:
+        """The edge is no more (the endpoint's part)."""
+        if self.close_reason is None:
+            self.close_reason = reason
+            if lost and self.on_closed is not None:
+                self.on_closed(reason)

@@ -1,0 +1,179 @@
+"""The ways to one peer: which addresses answer, how large a datagram they carry, which one is in use.
+
+A datagram core. An address is SEARCHED with small checks, at falling frequency, until one is answered; the
+member who dials then has it SIZED with checks as large as the datagrams QUIC would send, the largest first;
+the first that returns makes it READY. After the connection stands, an address that its datagrams suddenly
+come from is SIZED the same way before anything is sent there (a NAT gave the peer a new port; the peer's
+network changed).
+
+Addresses are opaque here: the shell's socket addresses, and RELAY for the circuit.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import os
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from kafila_agent.edge.check import CHECK_BYTES, TRANSACTION_BYTES, Check, CheckKind, PairKey
+
+RELAY = "relay"
+Address = Hashable
+
+# UDP payloads: jumbo Ethernet and loopback, Ethernet (IPv6), most tunnels, and the least QUIC works with.
+DATAGRAM_BYTES = (8952, 1452, 1372, 1200)
+MIN_DATAGRAM_BYTES = DATAGRAM_BYTES[-1]
+
+SEARCH_DELAYS_S = (0.05, 0.1, 0.2, 0.3, 0.5)  # the last one repeats
+RELAXED_DELAY_S = 5.0
+SIZE_DELAYS_S = (0.2, 0.4, 0.8)  # then the path is taken for dead
+SUSPECT_EVERY_S = 0.5
+MAX_PATHS = 32
+
+
+class PathState(enum.StrEnum):
+    """How far one address has come."""
+
+    SEARCHED = "searched"
+    ANSWERED = "answered"
+    SIZED = "sized"
+    READY = "ready"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class PathReady:
+    """An address that carries ``datagram_bytes`` both ways."""
+
+    address: Address
+    datagram_bytes: int
+    rtt_s: float
+
+
+@dataclass(slots=True)
+class _Path:
+    address: Address
+    state: PathState
+    sizes: tuple[int, ...]
+    delays: Iterator[float | None]
+    next_check_at: float | None
+    sent: dict[bytes, tuple[float, int]] = field(default_factory=dict)
+
+
+def _searching() -> Iterator[float | None]:
+    yield from SEARCH_DELAYS_S
+    while True:
+        yield SEARCH_DELAYS_S[-1]
+
+
+def _sizing() -> Iterator[float | None]:
+    yield from SIZE_DELAYS_S
+    while True:
+        yield None
+
+
+class Paths:
+    """Checks towards one peer. ``dials`` says whether this member dials it."""
+
+    def __init__(self, key: PairKey, *, dials: bool, sizes: tuple[int, ...] = DATAGRAM_BYTES):
+        self._key = key
+        self._dials = dials
+        self._sizes = sizes
+        self._paths: dict[Address, _Path] = {}
+        self._answers: deque[tuple[bytes, Address]] = deque()
+        self._events: deque[PathReady] = deque()
+        self._suspected_at: dict[Address, float] = {}
+
+    def search(self, addresses: Iterable[Address], now: float) -> None:
+        """Begin to check ``addresses``; those already known go on as they are."""
+        for address in addresses:
+            if address not in self._paths and len(self._paths) < MAX_PATHS:
+                self._paths[address] = _Path(address, PathState.SEARCHED, (CHECK_BYTES,), _searching(), now)
+
+    def suspect(self, address: Address, datagram_bytes: int, now: float) -> None:
+        """Check an address that the connection's datagrams come from, at their size, before using it."""
+        if now - self._suspected_at.get(address, -SUSPECT_EVERY_S) < SUSPECT_EVERY_S:
+            return
+        if address not in self._suspected_at and len(self._suspected_at) >= MAX_PATHS:
+            self._suspected_at.clear()
+        self._suspected_at[address] = now
+        self._paths[address] = _Path(address, PathState.SIZED, (datagram_bytes,), _sizing(), now)
+
+    def relax(self) -> None:
+        """Go on searching, but seldom: something worse than these addresses works already."""
+        for path in self._paths.values():
+            if path.state is PathState.SEARCHED:
+                path.delays = itertools.repeat(RELAXED_DELAY_S)
+
+    def stop(self) -> None:
+        """Forget every path; requests of the peer are still answered."""
+        self._paths.clear()
+        self._suspected_at.clear()
+
+    def receive_check(self, check: Check, address: Address, now: float, *, searching: bool) -> None:
+        """Take an authentic check; ``searching``: from an unknown address it is worth one of our own."""
+        if check.from_dialer == self._dials:
+            return  # our own, sent back to us
+        if check.kind is CheckKind.REQUEST:
+            answer = self._key.encode(
+                CheckKind.ANSWER, check.transaction, from_dialer=self._dials, size=check.size
+            )
+            self._answers.append((answer, address))
+            if searching:
+                self.search([address], now)
+        else:
+            self._take_answer(check, address, now)
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, Address]]:
+        """Answers due at once, and the checks whose time has come."""
+        datagrams = list(self._answers)
+        self._answers.clear()
+        for path in self._paths.values():
+            if path.next_check_at is not None and path.next_check_at <= now:
+                datagrams += self._checks(path, now)
+        return datagrams
+
+    def get_timer(self) -> float | None:
+        """When the next check is due; None if none is."""
+        times = [path.next_check_at for path in self._paths.values() if path.next_check_at is not None]
+        return min(times, default=None)
+
+    def handle_timer(self, now: float) -> None:
+        """Nothing but time moves here: ``datagrams_to_send`` looks at it."""
+
+    def next_event(self) -> PathReady | None:
+        """The next path that became ready."""
+        return self._events.popleft() if self._events else None
+
+    def _checks(self, path: _Path, now: float) -> Iterator[tuple[bytes, Address]]:
+        delay = next(path.delays)
+        if delay is None:
+            path.state, path.next_check_at = PathState.DEAD, None
+            return
+        path.next_check_at = now + delay
+        for size in path.sizes:
+            transaction = os.urandom(TRANSACTION_BYTES)
+            path.sent[transaction] = (now, size)
+            yield (
+                self._key.encode(CheckKind.REQUEST, transaction, from_dialer=self._dials, size=size),
+                path.address,
+            )
+
+    def _take_answer(self, check: Check, address: Address, now: float) -> None:
+        path = self._paths.get(address)
+        if path is None:
+            return
+        sent_at, size = path.sent.pop(check.transaction, (now, 0))
+        if size != check.size:
+            return
+        if path.state is PathState.SEARCHED:
+            path.state, path.next_check_at = PathState.ANSWERED, None
+            if self._dials:
+                path.state, path.sizes, path.delays = PathState.SIZED, self._sizes, _sizing()
+                path.next_check_at = now
+        elif path.state is PathState.SIZED:
+            path.state, path.next_check_at = PathState.READY, None
+            self._events.append(PathReady(address, size, now - sent_at))

@@ -1,0 +1,99 @@
+"""All that Kafila knows of aioquic's insides, in one place; a test fails when they move.
+
+The library has no public way to read the peer's certificate, what a stream still has to send, or that the
+peer has closed before the closing period is over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+
+from aioquic.buffer import Buffer
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
+from aioquic.quic.packet import QuicPacketType, QuicProtocolVersion, pull_quic_header
+from aioquic.tls import CipherSuite
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from kafila_agent.edge.credential import Identity
+
+ALPN = "kafila/1"
+CONNECTION_ID_BYTES = 8
+IDLE_TIMEOUT_S = 8.0
+_CONNECTION_WINDOW_BYTES = 64 << 20
+_STREAM_WINDOW_BYTES = 32 << 20
+
+
+def configure(identity: Identity, *, is_client: bool, datagram_bytes: int) -> QuicConfiguration:
+    """TLS 1.3 with self-signed certificates: no chain is looked at, the fingerprint is
+    (``peer_fingerprint``).
+
+    The peer's signature over the handshake is checked all the same, so a pinned certificate is proved held.
+    """
+    configuration = QuicConfiguration(
+        alpn_protocols=[ALPN],
+        is_client=is_client,
+        connection_id_length=CONNECTION_ID_BYTES,
+        idle_timeout=IDLE_TIMEOUT_S,
+        max_datagram_size=datagram_bytes,
+        max_data=_CONNECTION_WINDOW_BYTES,
+        max_stream_data=_STREAM_WINDOW_BYTES,
+        verify_mode=ssl.CERT_NONE,
+        supported_versions=[QuicProtocolVersion.VERSION_1],
+        cipher_suites=[CipherSuite.AES_128_GCM_SHA256, CipherSuite.CHACHA20_POLY1305_SHA256],
+    )
+    configuration.certificate = x509.load_der_x509_certificate(identity.certificate_der)
+    configuration.private_key = identity.private_key
+    return configuration
+
+
+def peer_fingerprint(quic: QuicConnection) -> bytes | None:
+    """SHA-256 of the DER of the certificate the server showed; None before the handshake."""
+    certificate = quic.tls._peer_certificate
+    return None if certificate is None else hashlib.sha256(certificate.public_bytes(Encoding.DER)).digest()
+
+
+def unacknowledged_bytes(quic: QuicConnection, stream_id: int) -> int:
+    """What has been written to a stream and not been acknowledged yet."""
+    sender = quic._streams[stream_id].sender
+    return sender._buffer_stop - sender._buffer_start
+
+
+def close_reason(quic: QuicConnection) -> str | None:
+    """Why the connection is over, from the moment it is; None while it stands."""
+    event = quic._close_event
+    if event is None:
+        return None
+    if event.reason_phrase == "Idle timeout":
+        return f"no answer for {IDLE_TIMEOUT_S:.0f} s"
+    return event.reason_phrase or f"closed with QUIC error {event.error_code:#x}"
+
+
+def destination_connection_id(data: bytes) -> bytes | None:
+    """The connection id a QUIC datagram is for; None if it is not QUIC."""
+    if not data[0] & 0x80:  # a short header: the id follows the first byte (RFC 9000 section 17.3.1)
+        return data[1 : 1 + CONNECTION_ID_BYTES] if len(data) > CONNECTION_ID_BYTES else None
+    header = _long_header(data)
+    return None if header is None else header.destination_cid
+
+
+def is_initial(data: bytes) -> bool:
+    """Whether a datagram may open a connection: a version 1 Initial of at least 1200 bytes (section 14.1)."""
+    if len(data) < 1200 or not data[0] & 0x80:
+        return False
+    header = _long_header(data)
+    return (
+        header is not None
+        and header.packet_type is QuicPacketType.INITIAL
+        and header.version == QuicProtocolVersion.VERSION_1
+        and len(header.destination_cid) >= CONNECTION_ID_BYTES
+    )
+
+
+def _long_header(data: bytes):
+    try:
+        return pull_quic_header(Buffer(data=data), host_cid_length=CONNECTION_ID_BYTES)
+    except ValueError:
+        return None

@@ -1,0 +1,237 @@
+"""Circuits: relayed paths between two members, as a core that takes datagrams and the time and keeps no
+socket.
+
+A circuit is ALLOCATED when a member of an edge asks for it. Each side binds the address it is seen from,
+with the key it was granted: the first makes the circuit HALF_BOUND, the second BOUND, and from then on
+whatever comes from one side's address goes to the other's, unread. A side may bind again from a new
+address; the key proves the right, the counter that it is not an old datagram. A circuit that nobody binds,
+or over which nothing moves, is EXPIRED. Datagrams of unknown or unbound circuits are dropped without a
+word: an answer would serve only a stranger.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from kafila_proto import relay
+
+ALLOCATED_S = 60.0  # to bind both sides in
+IDLE_S = 60.0  # without a datagram, once bound
+BYTES_PER_S = 25_000_000
+BURST_BYTES = 8_000_000
+MAX_CIRCUITS = 4096
+MAX_CIRCUITS_A_SESSION = 128
+
+Source = Hashable  # whatever the shell names an address by; compared, never read
+
+
+class CircuitState(enum.StrEnum):
+    """How far a circuit has come."""
+
+    ALLOCATED = "allocated"
+    HALF_BOUND = "half-bound"
+    BOUND = "bound"
+    EXPIRED = "expired"
+
+
+class CircuitEvent(enum.StrEnum):
+    """What moves a circuit on."""
+
+    SIDE_BOUND = "a side bound for the first time"
+    RAN_OUT = "nobody bound it or used it for too long, or its session is over"
+
+
+TRANSITIONS = {
+    (CircuitState.ALLOCATED, CircuitEvent.SIDE_BOUND): CircuitState.HALF_BOUND,
+    (CircuitState.HALF_BOUND, CircuitEvent.SIDE_BOUND): CircuitState.BOUND,
+    (CircuitState.ALLOCATED, CircuitEvent.RAN_OUT): CircuitState.EXPIRED,
+    (CircuitState.HALF_BOUND, CircuitEvent.RAN_OUT): CircuitState.EXPIRED,
+    (CircuitState.BOUND, CircuitEvent.RAN_OUT): CircuitState.EXPIRED,
+}
+
+
+class CircuitError(Exception):
+    """A circuit that cannot be granted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one side of a circuit is told: the fields of a CircuitGrant message."""
+
+    circuit_id: bytes
+    key: bytes
+
+
+@dataclass(slots=True)
+class Side:
+    """One end of a circuit."""
+
+    member: bytes
+    key: bytes
+    source: Source | None = None
+    counter: int = 0
+
+
+@dataclass(slots=True)
+class Circuit:
+    """One relayed path and what it has carried."""
+
+    circuit_id: bytes
+    owner: tuple[bytes, int]
+    sides: tuple[Side, Side]
+    expires_at: float
+    tokens: float
+    refilled_at: float
+    state: CircuitState = CircuitState.ALLOCATED
+    forwarded_datagrams: int = 0
+    forwarded_bytes: int = 0
+    dropped_datagrams: int = 0
+
+    def advance(self, event: CircuitEvent) -> None:
+        """Move to the state the table gives. Raises KeyError for an event this state cannot have."""
+        self.state = TRANSITIONS[self.state, event]
+
+    def side_of(self, member: bytes) -> Side:
+        """The side that belongs to ``member`` (a fingerprint)."""
+        return self.sides[0] if self.sides[0].member == member else self.sides[1]
+
+
+@dataclass(slots=True)
+class Circuits:
+    """Every circuit of one rendezvous. Rates are per circuit, both directions together."""
+
+    bytes_per_s: float = BYTES_PER_S
+    burst_bytes: float = BURST_BYTES
+    max_circuits: int = MAX_CIRCUITS
+    max_circuits_a_session: int = MAX_CIRCUITS_A_SESSION
+    forwarded_datagrams: int = 0
+    forwarded_bytes: int = 0
+    dropped_datagrams: Counter[str] = field(default_factory=Counter)
+    _by_id: dict[bytes, Circuit] = field(default_factory=dict)
+    _by_edge: dict[tuple[bytes, int, frozenset[bytes]], Circuit] = field(default_factory=dict)
+    _by_session: Counter[bytes] = field(default_factory=Counter)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def grant(self, session_id: bytes, epoch: int, member: bytes, peer: bytes, now: float) -> Grant:
+        """``member``'s side of the circuit to ``peer`` (fingerprints); both ends get the same circuit.
+
+        Raises CircuitError where the rendezvous or the session has as many as it may.
+        """
+        if member == peer:
+            raise CircuitError("a member needs no circuit to itself")
+        edge = (session_id, epoch, frozenset((member, peer)))
+        circuit = self._by_edge.get(edge)
+        if circuit is None:
+            circuit = self._allocate(session_id, epoch, member, peer, now)
+            self._by_edge[edge] = circuit
+        return Grant(circuit.circuit_id, circuit.side_of(member).key)
+
+    def receive_datagram(self, data: bytes, source: Source, now: float) -> tuple[bytes, Source] | None:
+        """What to send for one datagram of a circuit, and where; None where it is dropped."""
+        circuit = self._by_id.get(data[4 : relay.HEADER_BYTES])
+        if circuit is None:
+            return self._drop(None, "unknown circuit")
+        if data[3] == relay.RelayKind.DATA:
+            return self._forward(circuit, data, source, now)
+        return self._bind(circuit, data, source, now)
+
+    def release_session(self, session_id: bytes, *, before_epoch: int | None = None) -> None:
+        """Expire a session's circuits, or only those of plans older than ``before_epoch``."""
+        for circuit in list(self._by_id.values()):
+            owner, epoch = circuit.owner
+            if owner == session_id and (before_epoch is None or epoch < before_epoch):
+                self._expire(circuit)
+
+    def get_timer(self) -> float | None:
+        """When the next circuit may run out; None where there is none."""
+        return min((circuit.expires_at for circuit in self._by_id.values()), default=None)
+
+    def handle_timer(self, now: float) -> None:
+        """Expire what has run out by ``now``."""
+        for circuit in [c for c in self._by_id.values() if c.expires_at <= now]:
+            self._expire(circuit)
+
+    def _allocate(self, session_id: bytes, epoch: int, member: bytes, peer: bytes, now: float) -> Circuit:
+        if len(self._by_id) >= self.max_circuits:
+            raise CircuitError(f"this rendezvous relays {self.max_circuits} edges already; try another one")
+        if self._by_session[session_id] >= self.max_circuits_a_session:
+            raise CircuitError(f"this session has {self.max_circuits_a_session} relayed edges already")
+        circuit = Circuit(
+            os.urandom(relay.CIRCUIT_ID_BYTES),
+            (session_id, epoch),
+            (Side(member, os.urandom(relay.KEY_BYTES)), Side(peer, os.urandom(relay.KEY_BYTES))),
+            expires_at=now + ALLOCATED_S,
+            tokens=self.burst_bytes,
+            refilled_at=now,
+        )
+        self._by_id[circuit.circuit_id] = circuit
+        self._by_session[session_id] += 1
+        return circuit
+
+    def _bind(self, circuit: Circuit, data: bytes, source: Source, now: float) -> tuple[bytes, Source] | None:
+        binding = relay.parse_binding(data)
+        if binding is None or binding.kind is not relay.RelayKind.BIND:
+            return self._drop(circuit, "malformed")
+        side = next((s for s in circuit.sides if binding.is_authentic(s.key)), None)
+        if side is None:
+            return self._drop(circuit, "wrong key")
+        if binding.counter <= side.counter:
+            return self._drop(circuit, "played again")
+        if side.source is None:
+            circuit.advance(CircuitEvent.SIDE_BOUND)
+        side.source, side.counter = source, binding.counter
+        bound = circuit.state is CircuitState.BOUND
+        if bound:
+            circuit.expires_at = now + IDLE_S
+        kind = relay.RelayKind.BOUND if bound else relay.RelayKind.HALF_BOUND
+        return relay.encode_binding(kind, circuit.circuit_id, binding.counter, side.key), source
+
+    def _forward(
+        self, circuit: Circuit, data: bytes, source: Source, now: float
+    ) -> tuple[bytes, Source] | None:
+        if circuit.state is not CircuitState.BOUND:
+            return self._drop(circuit, "unbound")
+        first, second = circuit.sides
+        if source == first.source:
+            target = second.source
+        elif source == second.source:
+            target = first.source
+        else:
+            return self._drop(circuit, "unbound")
+        if not self._spend(circuit, len(data), now):
+            return self._drop(circuit, "rate")
+        circuit.expires_at = now + IDLE_S
+        circuit.forwarded_datagrams += 1
+        circuit.forwarded_bytes += len(data)
+        self.forwarded_datagrams += 1
+        self.forwarded_bytes += len(data)
+        return data, target
+
+    def _spend(self, circuit: Circuit, size: int, now: float) -> bool:
+        refilled = circuit.tokens + (now - circuit.refilled_at) * self.bytes_per_s
+        circuit.tokens = min(self.burst_bytes, refilled)
+        circuit.refilled_at = now
+        if circuit.tokens < size:
+            return False
+        circuit.tokens -= size
+        return True
+
+    def _drop(self, circuit: Circuit | None, why: str) -> None:
+        self.dropped_datagrams[why] += 1
+        if circuit is not None:
+            circuit.dropped_datagrams += 1
+
+    def _expire(self, circuit: Circuit) -> None:
+        circuit.advance(CircuitEvent.RAN_OUT)
+        del self._by_id[circuit.circuit_id]
+        session_id, epoch = circuit.owner
+        del self._by_edge[session_id, epoch, frozenset(side.member for side in circuit.sides)]
+        self._by_session[session_id] -= 1
+        if not self._by_session[session_id]:
+            del self._by_session[session_id]
