@@ -1,0 +1,51 @@
+"""What one network may ask of a rendezvous, and how long a code's number lasts."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import deque
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds; a source is one IPv4 address or one IPv6 /64, what a household has."""
+
+    members: int = 32
+    sessions_per_source: int = 16
+    agents_per_source: int = 64
+    wrong_numbers_per_source: int = 10
+    wrong_numbers_window_s: float = 600.0
+    number_valid_s: float = 3600.0
+
+
+class RecentCounts:
+    """How often something happened for a source in the last ``window_s`` seconds."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._events: deque[tuple[float, str]] = deque()
+
+    def add(self, source: str, now: float) -> None:
+        """It happened for ``source``."""
+        self._events.append((now, source))
+
+    def count(self, source: str, now: float) -> int:
+        """How often it did, up to ``now``."""
+        while self._events and self._events[0][0] <= now - self._window_s:
+            self._events.popleft()
+        return sum(other == source for _, other in self._events)
+
+
+def source_of(peer: str) -> str:
+    """The source in gRPC's name of a peer, ``ipv4:ADDRESS:PORT`` or ``ipv6:%5BADDRESS%5D:PORT``."""
+    host = peer.partition(":")[2].rpartition(":")[0].removeprefix("%5B").removesuffix("%5D").strip("[]")
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return peer
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)

@@ -1,0 +1,135 @@
+"""The command ``kafila-rendezvous``: serves until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+from kafila_proto.certificate import CertificateError
+
+from kafila_rendezvous.server import (
+    DEFAULT_HOST,
+    DEFAULT_METRICS_HOST,
+    DEFAULT_METRICS_PORT,
+    DEFAULT_PORT,
+    Config,
+    PortInUse,
+    RendezvousServer,
+    start_rendezvous,
+)
+
+app = typer.Typer(
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
+)
+
+
+def default_state_dir() -> Path:
+    """Where a rendezvous keeps its certificate: systemd's directory, or the user's own."""
+    if under_systemd := os.environ.get("STATE_DIRECTORY"):
+        return Path(under_systemd.split(":")[0])
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "kafila-rendezvous"
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="Address to serve on.")] = DEFAULT_HOST,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="TCP port of the agents' streams.")
+    ] = DEFAULT_PORT,
+    udp_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65534, help="UDP port, with the next one. [default: as --port]"),
+    ] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Where the certificate is kept.")] = None,
+    metrics_host: Annotated[str, typer.Option(help="Address of the metrics.")] = DEFAULT_METRICS_HOST,
+    metrics_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="TCP port of the metrics.")
+    ] = DEFAULT_METRICS_PORT,
+    until_stdin_closes: Annotated[
+        bool, typer.Option("--until-stdin-closes", help="Stop when standard input ends.")
+    ] = False,
+) -> None:
+    """Introduce members to each other, plan, and relay what cannot go direct.
+
+    Once it serves, one line of JSON on standard output says where, with the certificate's fingerprint. A port
+    of 0 is chosen by the system. Needs the TCP port, the UDP port and the UDP port after it open to members.
+    """
+    _log_as_json()
+    config = Config(
+        state_dir=state_dir or default_state_dir(),
+        host=host,
+        port=port,
+        udp_port=udp_port,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
+    )
+    try:
+        asyncio.run(_serve(config, until_stdin_closes))
+    except (PortInUse, CertificateError, OSError) as error:
+        typer.echo(f"kafila-rendezvous: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+async def _serve(config: Config, until_stdin_closes: bool) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    server = await start_rendezvous(config)
+    try:
+        print(json.dumps(_where(server)), flush=True)
+        if until_stdin_closes:
+            threading.Thread(target=_await_end_of_stdin, args=(loop, stop), daemon=True).start()
+        await stop.wait()
+    finally:
+        await server.close()
+
+
+def _where(server: RendezvousServer) -> dict[str, int | str]:
+    return {
+        "grpc_port": server.grpc_port,
+        "udp_port": server.udp_port,
+        "metrics_port": server.metrics_port,
+        "fingerprint": server.certificate.fingerprint.hex(),
+    }
+
+
+def _await_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    loop.call_soon_threadsafe(stop.set)
+
+
+def _log_as_json() -> None:
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def main() -> None:
+    """Entry point."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""What the rendezvous counts, on Prometheus: read from the cores when asked, never kept twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from kafila_proto import VERSION
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kafila_rendezvous.datagrams import DatagramServer
+from kafila_rendezvous.registry import Registry
+from kafila_rendezvous.session import SessionState
+
+
+class RendezvousCollector(Collector):
+    """Reads a rendezvous's cores at each scrape."""
+
+    def __init__(self, registry: Registry, datagrams: DatagramServer) -> None:
+        self._registry = registry
+        self._datagrams = datagrams
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric of the rendezvous, with its current value."""
+        build = GaugeMetricFamily("kafila_build_info", "Version, as a label; always 1", labels=["version"])
+        build.add_metric([VERSION], 1)
+        yield build
+        yield from self._sessions()
+        yield from self._relay()
+
+    def _sessions(self) -> Iterator[Metric]:
+        entries, totals = list(self._registry.sessions.values()), self._registry.totals
+        states = Counter(entry.session.state for entry in entries)
+        open_ = GaugeMetricFamily("kafila_rendezvous_sessions", "Open sessions by state", labels=["state"])
+        for state in SessionState:
+            if state is not SessionState.CLOSED:
+                open_.add_metric([state.value], states[state])
+        yield open_
+        yield GaugeMetricFamily(
+            "kafila_rendezvous_agents", "Agents attached", value=len(self._registry.attached)
+        )
+        yield GaugeMetricFamily(
+            "kafila_rendezvous_members",
+            "Agents in a session",
+            value=sum(len(entry.session.members) for entry in entries),
+        )
+        yield CounterMetricFamily(
+            "kafila_rendezvous_sessions_opened", "Sessions ever opened", value=totals.sessions
+        )
+        yield CounterMetricFamily(
+            "kafila_rendezvous_introductions_failed",
+            "Introductions that ended without a member",
+            value=self._registry.introductions_failed,
+        )
+        refusals = CounterMetricFamily(
+            "kafila_rendezvous_refusals", "Requests refused, by reason", labels=["code"]
+        )
+        for code, count in list(totals.refusals.items()):
+            refusals.add_metric([code], count)
+        yield refusals
+
+    def _relay(self) -> Iterator[Metric]:
+        circuits = self._datagrams.circuits
+        yield GaugeMetricFamily("kafila_rendezvous_circuits", "Circuits in being", value=len(circuits))
+        yield CounterMetricFamily(
+            "kafila_rendezvous_relayed_bytes", "Bytes forwarded", value=circuits.forwarded_bytes
+        )
+        yield CounterMetricFamily(
+            "kafila_rendezvous_relayed_datagrams", "Datagrams forwarded", value=circuits.forwarded_datagrams
+        )
+        dropped = CounterMetricFamily(
+            "kafila_rendezvous_dropped_datagrams", "Datagrams of circuits dropped, by cause", labels=["cause"]
+        )
+        for cause, count in list(circuits.dropped_datagrams.items()):
+            dropped.add_metric([cause], count)
+        yield dropped
+        yield CounterMetricFamily(
+            "kafila_rendezvous_reflected_datagrams",
+            "STUN requests answered",
+            value=self._datagrams.reflected_datagrams,
+        )
+
+
+def make_metrics(registry: Registry, datagrams: DatagramServer) -> CollectorRegistry:
+    """A Prometheus registry of one rendezvous."""
+    metrics = CollectorRegistry()
+    metrics.register(RendezvousCollector(registry, datagrams))
+    return metrics

@@ -1,0 +1,179 @@
+"""The rendezvous put together: gRPC on TCP, reflector and relay on UDP, metrics on HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import structlog
+from kafila_proto.certificate import KeyedCertificate, load_or_make_certificate
+from kafila_proto.rendezvous_pb2_grpc import add_RendezvousServicer_to_server
+from prometheus_client import start_http_server
+
+from kafila_rendezvous.circuits import Circuits
+from kafila_rendezvous.datagrams import DatagramServer, serve_datagrams
+from kafila_rendezvous.limits import Limits
+from kafila_rendezvous.metrics import make_metrics
+from kafila_rendezvous.registry import Registry
+from kafila_rendezvous.service import RendezvousService
+
+CERTIFICATE_FILE = "rendezvous.pem"
+MAX_MESSAGE_BYTES = 1 << 20
+
+DEFAULT_HOST = "0.0.0.0"  # noqa: S104 (members come from everywhere)
+DEFAULT_PORT = 7470
+DEFAULT_METRICS_HOST = "127.0.0.1"
+DEFAULT_METRICS_PORT = 7472
+
+_TICK_S = 1.0
+_GRACE_S = 2.0
+_GRPC_OPTIONS = [
+    ("grpc.so_reuseport", 0),  # or a second rendezvous on the same port would take half of the streams
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),  # an agent that vanished is noticed within 15 s
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+]
+
+log = structlog.get_logger()
+
+
+class PortInUse(OSError):
+    """A port that the rendezvous was to serve cannot be had; the message names it and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Where a rendezvous serves and keeps its certificate. Port 0 picks a free one."""
+
+    state_dir: Path
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    udp_port: int | None = None  # None: the number that gRPC has, or any if that was picked
+    metrics_host: str = DEFAULT_METRICS_HOST
+    metrics_port: int = DEFAULT_METRICS_PORT
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(slots=True)
+class RendezvousServer:
+    """A rendezvous that serves; made by ``start_rendezvous``."""
+
+    grpc_port: int
+    udp_port: int
+    metrics_port: int
+    certificate: KeyedCertificate
+    registry: Registry
+    _service: RendezvousService
+    _grpc: grpc.aio.Server
+    _datagrams: DatagramServer
+    _stop_metrics: Callable[[], None]
+    _ticking: asyncio.Task[None]
+
+    async def close(self) -> None:
+        """Tell every agent, then stop serving."""
+        self._ticking.cancel()
+        await self._service.close("the rendezvous is stopping")
+        await self._grpc.stop(_GRACE_S)
+        self._datagrams.close()
+        self._stop_metrics()
+
+
+async def start_rendezvous(config: Config) -> RendezvousServer:
+    """Serve as ``config`` says. Raises PortInUse, CertificateError or OSError, having left nothing behind."""
+    certificate = load_or_make_certificate(config.state_dir / CERTIFICATE_FILE, "kafila-rendezvous")
+    loop = asyncio.get_running_loop()
+    registry, circuits = Registry(config.limits), Circuits()
+    server = grpc.aio.server(options=_GRPC_OPTIONS)
+    grpc_port = _bind_grpc(server, config, certificate)
+    datagrams = await _bind_datagrams(circuits, config, grpc_port)
+    service = RendezvousService(registry, circuits, certificate.fingerprint, datagrams.port, loop.time)
+    add_RendezvousServicer_to_server(service, server)
+    try:
+        metrics_port, stop_metrics = _serve_metrics(config, registry, datagrams)
+    except PortInUse:
+        datagrams.close()
+        raise
+    await server.start()
+    log.info("serving", grpc_port=grpc_port, udp_port=datagrams.port, metrics_port=metrics_port)
+    return RendezvousServer(
+        grpc_port=grpc_port,
+        udp_port=datagrams.port,
+        metrics_port=metrics_port,
+        certificate=certificate,
+        registry=registry,
+        _service=service,
+        _grpc=server,
+        _datagrams=datagrams,
+        _stop_metrics=stop_metrics,
+        _ticking=asyncio.create_task(_tick(service)),
+    )
+
+
+async def _tick(service: RendezvousService) -> None:
+    while True:
+        await asyncio.sleep(_TICK_S)
+        service.tick()
+
+
+def _bind_grpc(server: grpc.aio.Server, config: Config, certificate: KeyedCertificate) -> int:
+    credentials = grpc.ssl_server_credentials([(certificate.private_key_pem, certificate.certificate_pem)])
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    try:
+        return server.add_secure_port(f"{host}:{config.port}", credentials)
+    except RuntimeError as error:
+        raise PortInUse(
+            f"cannot serve on TCP port {config.port} of {config.host}: another program may have it, or the"
+            " address is not this machine's; choose another with --port or --host"
+        ) from error
+
+
+async def _bind_datagrams(circuits: Circuits, config: Config, grpc_port: int) -> DatagramServer:
+    wanted = config.udp_port
+    if wanted is None:
+        wanted = grpc_port if config.port else 0
+    try:
+        return await serve_datagrams(circuits, _literal_hosts(config.host), wanted)
+    except OSError as error:
+        raise PortInUse(
+            f"cannot serve on UDP ports {wanted} and {wanted + 1} of {config.host} ({error});"
+            " choose others with --udp-port"
+        ) from error
+
+
+def _literal_hosts(host: str) -> list[str]:
+    """The addresses to bind datagrams to; "::" is both families, as it is for gRPC."""
+    if host == "::":
+        return ["::", DEFAULT_HOST]
+    try:
+        return [str(ipaddress.ip_address(host))]
+    except ValueError:
+        return [socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0]]
+
+
+def _serve_metrics(
+    config: Config, registry: Registry, datagrams: DatagramServer
+) -> tuple[int, Callable[[], None]]:
+    """The port, and how to stop."""
+    metrics = make_metrics(registry, datagrams)
+    try:
+        server, thread = start_http_server(config.metrics_port, config.metrics_host, registry=metrics)
+    except OSError as error:
+        raise PortInUse(
+            f"cannot serve metrics on TCP port {config.metrics_port} of {config.metrics_host} ({error});"
+            " choose another with --metrics-port"
+        ) from error
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return server.server_port, stop

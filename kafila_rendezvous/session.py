@@ -1,0 +1,285 @@
+"""One session, as the rendezvous sees it: who is in it and how far it has come. A decision core.
+
+    FORMING      members are admitted, report, and the plan is made and countersigned
+    CONNECTING   the plan is with everyone; edges are opened, circuits granted
+    LOADING      everyone's edges are up; block ranges are read
+    SERVING      everyone is ready
+    CLOSED       over, with a reason that names who left or what failed
+
+A member that is lost closes the session: there is no spare to take its blocks. What cannot come in a state is
+refused to whoever sent it. Nothing here is trusted by members: they check the signatures themselves, and the
+checks below only spare them what they would refuse.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from kafila_proto.fleet import check_member_json, check_model_json
+from kafila_proto.rendezvous_pb2 import (
+    JOINING,
+    LOADING,
+    READY,
+    SERVING,
+    Charter,
+    CircuitRequest,
+    Closed,
+    MemberUpdate,
+    Plan,
+    Progress,
+    Report,
+    ReportsComplete,
+    Serve,
+    Signed,
+    ToAgent,
+)
+from kafila_proto.signed import Label, SignatureError, verify
+
+from kafila_planner.facts import FleetError
+from kafila_rendezvous.outcome import Command, GrantCircuit, PlanFleet, RequestRefused, Send, SessionOver
+
+_M = TypeVar("_M", bound=Message)
+
+
+class SessionState(enum.StrEnum):
+    """How far a session has come."""
+
+    FORMING = "forming"
+    CONNECTING = "connecting"
+    LOADING = "loading"
+    SERVING = "serving"
+    CLOSED = "closed"
+
+
+class SessionEvent(enum.StrEnum):
+    """What moves a session, or may come without moving it; the text completes "... cannot come now"."""
+
+    ADMIT = "an admission"
+    CHARTER = "a charter"
+    REPORT = "a report"
+    PLANNED = "the planner's answer"
+    COUNTERSIGNED = "a plan"
+    CIRCUIT = "a circuit request"
+    PROGRESS = "progress"
+    ALL_CONNECTED = "everyone's edges"
+    ALL_READY = "everyone's readiness"
+    END = "an end"
+
+
+TRANSITIONS: dict[tuple[SessionState, SessionEvent], SessionState] = {
+    (SessionState.FORMING, SessionEvent.ADMIT): SessionState.FORMING,
+    (SessionState.FORMING, SessionEvent.CHARTER): SessionState.FORMING,
+    (SessionState.FORMING, SessionEvent.REPORT): SessionState.FORMING,
+    (SessionState.FORMING, SessionEvent.PROGRESS): SessionState.FORMING,
+    (SessionState.FORMING, SessionEvent.PLANNED): SessionState.FORMING,
+    (SessionState.FORMING, SessionEvent.COUNTERSIGNED): SessionState.CONNECTING,
+    (SessionState.CONNECTING, SessionEvent.CIRCUIT): SessionState.CONNECTING,
+    (SessionState.CONNECTING, SessionEvent.PROGRESS): SessionState.CONNECTING,
+    (SessionState.CONNECTING, SessionEvent.ALL_CONNECTED): SessionState.LOADING,
+    (SessionState.LOADING, SessionEvent.CIRCUIT): SessionState.LOADING,
+    (SessionState.LOADING, SessionEvent.PROGRESS): SessionState.LOADING,
+    (SessionState.LOADING, SessionEvent.ALL_READY): SessionState.SERVING,
+    (SessionState.SERVING, SessionEvent.CIRCUIT): SessionState.SERVING,
+    (SessionState.SERVING, SessionEvent.PROGRESS): SessionState.SERVING,
+} | {
+    (state, SessionEvent.END): SessionState.CLOSED
+    for state in SessionState
+    if state is not SessionState.CLOSED
+}
+
+
+@dataclass(slots=True)
+class Member:
+    """An admitted machine, what it reported and how far it has come."""
+
+    name: str
+    signed_report: Signed | None = None
+    report: Report | None = None
+    progress: Progress | None = None
+
+
+class Session:
+    """One session. Members are known by fingerprint; every method returns what the shell is to do."""
+
+    def __init__(self, session_id: bytes, expected_members: int, host: bytes, host_name: str) -> None:
+        self.session_id = session_id
+        self.expected_members = expected_members
+        self.host = host
+        self.members: dict[bytes, Member] = {host: Member(host_name)}
+        self.state = SessionState.FORMING
+        self.epoch = 0
+        self._charter = Charter()
+        self._signed_charter: Signed | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every expected member has been admitted."""
+        return len(self.members) >= self.expected_members
+
+    def admit(self, joiner: bytes, name: str) -> list[Command]:
+        """The host has admitted a joiner: it learns how far the others are."""
+        self._advance(SessionEvent.ADMIT)
+        if self.is_full:
+            raise RequestRefused("full", f"the session has its {self.expected_members} members already")
+        updates = [self._update(member, joiner) for member, state in self.members.items() if state.progress]
+        self.members[joiner] = Member(name)
+        return list(updates)
+
+    def receive_charter(self, sender: bytes, signed: Signed) -> list[Command]:
+        """The host says anew what the session is and who is in it."""
+        self._require_host(sender, "write its charter")
+        charter = _open(signed, Label.CHARTER, sender, Charter())
+        self._check_charter(charter)
+        self._advance(SessionEvent.CHARTER)
+        self._charter, self._signed_charter = charter, signed
+        return [*self._tell_all(ToAgent(charter=signed)), *self._plan_when_complete()]
+
+    def receive_report(self, sender: bytes, signed: Signed) -> list[Command]:
+        """A member says what it measured, or why it cannot take part, which ends the session."""
+        report = _open(signed, Label.REPORT, sender, Report())
+        member = self.members[sender]
+        if report.session_id != self.session_id:
+            raise RequestRefused("invalid", "the report is of another session")
+        if report.problem:
+            self._advance(SessionEvent.REPORT)
+            return self.close(f"{member.name} cannot take part: {report.problem}")
+        try:
+            check_member_json(report.member_json, member.name)
+        except FleetError as error:
+            raise RequestRefused("invalid", str(error)) from error
+        self._advance(SessionEvent.REPORT)
+        member.signed_report, member.report = signed, report
+        return self._plan_when_complete()
+
+    def receive_planned(self, epoch: int, fleet_json: str, plan_json: str) -> list[Command]:
+        """The planner has answered; an answer from reports that have changed since is dropped."""
+        if epoch != self.epoch or self.state is not SessionState.FORMING:
+            return []
+        self._advance(SessionEvent.PLANNED)
+        reports = [self.members[entry.fingerprint].signed_report for entry in self._charter.roster]
+        complete = ReportsComplete(epoch=epoch, reports=reports, fleet_json=fleet_json, plan_json=plan_json)
+        return [Send(self.host, ToAgent(reports=complete))]
+
+    def receive_plan(self, sender: bytes, signed: Signed) -> list[Command]:
+        """The host's countersigned plan goes to everyone; a refusal ends the session."""
+        self._require_host(sender, "sign its plan")
+        plan = _open(signed, Label.PLAN, sender, Plan())
+        if plan.session_id != self.session_id or not self.epoch or plan.epoch != self.epoch:
+            raise RequestRefused(
+                "invalid", f"a plan of epoch {plan.epoch}, epoch {self.epoch} is being planned"
+            )
+        reason = _refusal_reason(plan.plan_json)
+        self._advance(SessionEvent.COUNTERSIGNED)
+        told = self._tell_all(ToAgent(plan=signed))
+        return told if reason is None else [*told, *self.close(reason)]
+
+    def receive_circuit_request(self, sender: bytes, request: CircuitRequest) -> list[Command]:
+        """Two members of the plan in force get a circuit."""
+        if request.epoch != self.epoch:
+            raise RequestRefused(
+                "invalid", f"a circuit of epoch {request.epoch}, epoch {self.epoch} is in force"
+            )
+        if request.peer not in self.members or request.peer == sender:
+            raise RequestRefused("invalid", "a circuit to someone who is not another member of this session")
+        self._advance(SessionEvent.CIRCUIT)
+        return [GrantCircuit(self.session_id, self.epoch, sender, request.peer)]
+
+    def receive_progress(self, sender: bytes, progress: Progress) -> list[Command]:
+        """The others learn how far a member is; when all are, it moves on. Stale epochs are dropped."""
+        if not JOINING <= progress.state <= SERVING:
+            raise RequestRefused("invalid", "progress in no state of a member: to leave, send Leave")
+        planned = self.state is not SessionState.FORMING
+        if progress.epoch != (self.epoch if planned else 0):
+            return []
+        self._advance(SessionEvent.PROGRESS)
+        self.members[sender].progress = progress
+        commands: list[Command] = [self._update(sender, other) for other in self.members if other != sender]
+        if self.state is SessionState.CONNECTING and self._all_reached(LOADING):
+            self._advance(SessionEvent.ALL_CONNECTED)
+        if self.state is SessionState.LOADING and self._all_reached(READY):
+            self._advance(SessionEvent.ALL_READY)
+            commands += self._tell_all(ToAgent(serve=Serve(epoch=self.epoch)))
+        return commands
+
+    def remove(self, leaver: bytes, reason: str) -> list[Command]:
+        """A member left or was lost: the others are told its name and ``reason``, and it is over."""
+        member = self.members.pop(leaver)
+        role = ", the host," if leaver == self.host else ""
+        return self.close(f"{member.name}{role} {reason}")
+
+    def close(self, reason: str) -> list[Command]:
+        """End the session for everyone in it."""
+        self._advance(SessionEvent.END)
+        return [*self._tell_all(ToAgent(closed=Closed(reason=reason))), SessionOver(self.session_id, reason)]
+
+    def _advance(self, event: SessionEvent) -> None:
+        following = TRANSITIONS.get((self.state, event))
+        if following is None:
+            raise RequestRefused(
+                "invalid", f"{event.value} cannot come while the session is {self.state.value}"
+            )
+        self.state = following
+
+    def _require_host(self, sender: bytes, what: str) -> None:
+        if sender != self.host:
+            raise RequestRefused("forbidden", f"only the host of a session may {what}")
+
+    def _check_charter(self, charter: Charter) -> None:
+        roster = [entry.fingerprint for entry in charter.roster]
+        if charter.session_id != self.session_id or charter.expected_members != self.expected_members:
+            raise RequestRefused("invalid", "the charter is of another session")
+        if charter.revision <= self._charter.revision:
+            raise RequestRefused("invalid", f"charter revision {charter.revision} is not new")
+        if not roster or roster[0] != self.host or len(set(roster)) < len(roster):
+            raise RequestRefused(
+                "invalid", "the charter's roster must start with the host and name nobody twice"
+            )
+        for entry in charter.roster:
+            member = self.members.get(entry.fingerprint)
+            if member is None or member.name != entry.name:
+                raise RequestRefused("invalid", f"{entry.name!r} of the roster has not been admitted")
+        try:
+            check_model_json(charter.model.facts_json)
+        except FleetError as error:
+            raise RequestRefused("invalid", str(error)) from error
+
+    def _plan_when_complete(self) -> list[Command]:
+        roster = [self.members[entry.fingerprint] for entry in self._charter.roster]
+        reports = tuple(member.report for member in roster if member.report is not None)
+        if len(reports) < self.expected_members:
+            return []
+        self.epoch += 1
+        return [PlanFleet(self.session_id, self.epoch, self._charter, reports)]
+
+    def _all_reached(self, state: int) -> bool:
+        return all(m.progress is not None and m.progress.state >= state for m in self.members.values())
+
+    def _update(self, about: bytes, to: bytes) -> Send:
+        member = self.members[about]
+        return Send(
+            to, ToAgent(member=MemberUpdate(member=about, name=member.name, progress=member.progress))
+        )
+
+    def _tell_all(self, message: ToAgent) -> list[Send]:
+        return [Send(member, message) for member in self.members]
+
+
+def _open(signed: Signed, label: Label, author: bytes, message: _M) -> _M:
+    try:
+        message.ParseFromString(verify(signed, label, author))
+    except (SignatureError, DecodeError) as error:
+        raise RequestRefused("invalid", str(error)) from error
+    return message
+
+
+def _refusal_reason(plan_json: str) -> str | None:
+    """Why the planner refused; None for a plan."""
+    try:
+        plan = json.loads(plan_json)
+        return str(plan["reason"]) if "refused" in plan else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise RequestRefused("invalid", f"the plan is not one: {error}") from error
