@@ -1,0 +1,271 @@
+"""The engine: schedule -> round the ring -> sample -> postprocess.
+
+``on_sampled`` is the whole of it: a launch that comes back yields a token, the token yields text or an end,
+and the scheduler says what enters the ring next. All of it runs on the event loop, except ``sample``, which
+the head's stage calls on its own thread with the logits in hand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from kafila_agent.edge.frame import Dtype, Frame, Kind
+from kafila_agent.head.generation import (
+    Busy,
+    Cancelled,
+    ContextExceeded,
+    EngineError,
+    EngineFailed,
+    Finished,
+    Generation,
+    Piece,
+    Request,
+)
+from kafila_agent.head.measure import Measured, Recent, RequestClock, Step
+from kafila_agent.head.observer import Observer
+from kafila_agent.head.sampler import Sampler, SamplingError
+from kafila_agent.head.scheduler import Launch, QueueFull, Release, Scheduler
+from kafila_agent.head.sequence import Sequence, State
+from kafila_agent.head.stop import StopStrings
+from kafila_agent.head.text import Detokenizer, Text
+
+
+@dataclass(eq=False)
+class _Run:
+    """A sequence and everything that turns its tokens into its client's answer."""
+
+    sequence: Sequence
+    max_tokens: int
+    eos_ids: frozenset[int]
+    sampler: Sampler
+    detokenizer: Detokenizer
+    stops: StopStrings
+    generation: Generation
+    clock: RequestClock
+    launched_s: float = 0.0
+
+
+class Engine:
+    """Serves one plan (one ``epoch``) until ``fail``.
+
+    ``launch`` hands a frame to the head's own stage; it must not call ``on_sampled`` before it returns.
+    Up to ``slots`` sequences are in the ring at once, each of up to ``context_tokens``; ``waiting_limit``
+    more may wait.
+    """
+
+    def __init__(
+        self,
+        launch: Callable[[Frame], None],
+        text: Text,
+        *,
+        epoch: int,
+        slots: int,
+        context_tokens: int,
+        prefill_chunk: int,
+        chunks_in_flight: int = 4,
+        waiting_limit: int = 32,
+        clock: Callable[[], float] = time.monotonic,
+        observer: Observer | None = None,
+    ) -> None:
+        self.text = text
+        self.context_tokens = context_tokens
+        self._launch = launch
+        self._epoch = epoch
+        self._slots = slots
+        self._clock = clock
+        self._observer = observer or Observer()
+        self._scheduler = Scheduler(
+            slots=slots,
+            prefill_chunk=prefill_chunk,
+            chunks_in_flight=chunks_in_flight,
+            waiting_limit=waiting_limit,
+        )
+        self._numbers = itertools.count(1)
+        self._runs: dict[int, _Run] = {}
+        self._recent = Recent()
+        self._failed: str | None = None
+
+    def generate(self, request: Request) -> Generation:
+        """Queue a request. Raises ContextExceeded, Busy or EngineFailed; nothing is queued then."""
+        if self._failed is not None:
+            raise EngineFailed(self._failed)
+        run = self._run_of(request)
+        try:
+            self._scheduler.add(run.sequence)
+        except QueueFull as full:
+            self._observer.on_rejected()
+            raise Busy(full.waiting, self._retry_after_s()) from None
+        self._runs[run.sequence.number] = run
+        self._observer.on_accepted(len(request.prompt))
+        self._feed_ring()
+        return run.generation
+
+    def sample(self, frame: Frame, logits: torch.Tensor) -> int | SamplingError | None:
+        """The sequence's next token, from the last row of ``logits`` (float32 [rows_wanted, vocab]).
+
+        Runs on the stage's thread. None if the sequence is over.
+        """
+        run = self._runs.get(frame.sequence)
+        if run is None:
+            return None
+        try:
+            return run.sampler.sample(logits[-1], run.sequence.output)
+        except SamplingError as error:
+            return error
+
+    def on_sampled(self, frame: Frame, result: int | SamplingError | None) -> None:
+        """A launch has been round the ring, and ``result`` is what ``sample`` made of it."""
+        if self._failed is not None or frame.epoch != self._epoch:
+            return
+        if frame.kind is Kind.RELEASE:
+            self._scheduler.released(frame.sequence, frame.slot)
+        else:
+            self._scheduler.returned(frame.sequence)
+            run = self._runs.get(frame.sequence)
+            if run is not None and result is not None:
+                self._postprocess(run, frame, result)
+        self._feed_ring()
+
+    def on_error(self, frame: Frame, error: Exception) -> None:
+        """A stage could not run this frame: its sequence ends with EngineFailed, the others go on."""
+        run = self._runs.get(frame.sequence)
+        if run is not None:
+            self._abort(run, EngineFailed(str(error)))
+            self._feed_ring()
+
+    def fail(self, reason: str) -> None:
+        """The ring is broken or the session over: all requests end with EngineFailed, and new ones too."""
+        if self._failed is not None:
+            return
+        self._failed = reason
+        runs, self._runs = self._runs, {}
+        for run in runs.values():
+            self._observer.on_aborted(reason)
+            run.generation.put(EngineFailed(reason))
+
+    def measured(self) -> Measured:
+        """What this head has measured lately."""
+        waiting = sum(run.sequence.state is State.WAITING for run in self._runs.values())
+        return self._recent.measured(running=len(self._runs) - waiting, waiting=waiting, slots=self._slots)
+
+    def _feed_ring(self) -> None:
+        for command in self._scheduler.schedule():
+            if isinstance(command, Release):
+                self._launch(self._frame(Kind.RELEASE, command.sequence, command.sequence.launched))
+            else:
+                self._send(command)
+
+    def _send(self, launch: Launch) -> None:
+        self._runs[launch.sequence.number].launched_s = self._clock()
+        payload = struct.pack(f"<{len(launch.ids)}i", *launch.ids)
+        self._launch(self._frame(Kind.TOKENS, launch.sequence, launch.position, payload, launch.wanted))
+
+    def _frame(
+        self, kind: Kind, sequence: Sequence, position: int, payload: bytes = b"", wanted: bool = False
+    ) -> Frame:
+        assert sequence.slot is not None
+        return Frame(
+            kind,
+            self._epoch,
+            sequence.number,
+            sequence.slot,
+            position,
+            rows=len(payload) // Dtype.INT32.nbytes,
+            dtype=Dtype.INT32 if payload else Dtype.NONE,
+            rows_wanted=int(wanted),
+            payload=payload,
+        )
+
+    def _postprocess(self, run: _Run, frame: Frame, result: int | SamplingError) -> None:
+        """From token to text: the answer goes on, or ends and says why."""
+        if isinstance(result, SamplingError):
+            self._abort(run, EngineFailed(str(result)))
+            return
+        self._count(run, frame)
+        run.sequence.output.append(result)
+        if result in run.eos_ids:
+            self._finish_with_rest(run, "", "stop")
+            return
+        piece, stopped = run.stops.push(run.detokenizer.push(result))
+        if stopped:
+            self._finish(run, piece, "stop")
+        elif len(run.sequence.output) == run.max_tokens:
+            self._finish_with_rest(run, piece, "length")
+        else:
+            self._give(run, piece)
+            self._scheduler.proceed(run.sequence)
+
+    def _finish_with_rest(self, run: _Run, piece: str, reason: str) -> None:
+        """No more tokens: what was held back as the beginning of a character or of a stop string goes out."""
+        rest, stopped = run.stops.push(run.detokenizer.flush())
+        self._finish(run, piece + rest + run.stops.flush(), "stop" if stopped else reason)
+
+    def _finish(self, run: _Run, piece: str, reason: str) -> None:
+        self._give(run, piece)
+        self._drop(run)
+        measures = run.clock.finish(self._clock())
+        finished = Finished(reason, len(run.sequence.prompt), len(run.sequence.output), measures)
+        self._recent.finish(measures)
+        self._observer.on_finished(finished)
+        run.generation.put(finished)
+
+    def _abort(self, run: _Run, error: EngineError) -> None:
+        self._drop(run)
+        self._observer.on_aborted(str(error))
+        run.generation.put(error)
+
+    def _cancel(self, number: int) -> None:
+        """Nobody reads on: what is in the ring comes back unheeded, and the slot is freed right behind it."""
+        run = self._runs.get(number)
+        if run is not None:
+            self._abort(run, Cancelled("the request was cancelled"))
+            self._feed_ring()
+
+    def _drop(self, run: _Run) -> None:
+        del self._runs[run.sequence.number]
+        self._scheduler.end(run.sequence)
+
+    def _give(self, run: _Run, piece: str) -> None:
+        if not piece:
+            return
+        run.generation.put(Piece(piece))
+        ttft_s = run.clock.text(self._clock())
+        if ttft_s is not None:
+            self._observer.on_first_token(ttft_s)
+
+    def _count(self, run: _Run, frame: Frame) -> None:
+        now_s = self._clock()
+        if run.sequence.state is State.DECODE:
+            step = Step(now_s - run.launched_s, frame.stage_times)
+            run.clock.step(step)
+            self._recent.step(step)
+            self._observer.on_step(step)
+        self._recent.tokens += 1
+        self._observer.on_token(run.clock.token(now_s))
+
+    def _run_of(self, request: Request) -> _Run:
+        room = self.context_tokens - len(request.prompt)
+        max_tokens = request.max_tokens or max(1, room)
+        if max_tokens > room:
+            raise ContextExceeded(len(request.prompt), max_tokens, self.context_tokens)
+        number = next(self._numbers)
+        return _Run(
+            Sequence(number, request.prompt),
+            max_tokens,
+            frozenset() if request.ignore_eos else self.text.eos_ids,
+            Sampler(request.sampling, request.prompt),
+            self.text.detokenizer(request.prompt),
+            StopStrings(request.stop),
+            Generation(lambda: self._cancel(number)),
+            RequestClock(self._clock()),
+        )
+
+    def _retry_after_s(self) -> int:
+        return min(60, max(1, math.ceil(self._recent.latency_s or 1)))

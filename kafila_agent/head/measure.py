@@ -1,0 +1,167 @@
+"""What the head measures, by its own clock alone: circuits, time to first token, rates.
+
+A stage's durations come with the frame, each by that stage's own clock; no two clocks are subtracted. A
+circuit less the stages' durations is time in flight (and in queues), and that over the circuit is the network
+share.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kafila_agent.edge.frame import StageTime
+
+RECENT_STEPS = 512
+RECENT_REQUESTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decode step: one row once round the ring. ``stages`` follow the ring from the head's own."""
+
+    circuit_s: float
+    stages: tuple[StageTime, ...]
+
+    @property
+    def compute_s(self) -> float:
+        """The stages' own durations together."""
+        return sum(stage.compute_ns for stage in self.stages) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMeasures:
+    """One finished request, measured; None where there was too little to measure.
+
+    ``ttft_s``: accepted -> first text. ``tokens_per_s``: of the tokens after the first. ``circuit_s``,
+    ``compute_s``: mean of its decode steps.
+    """
+
+    latency_s: float
+    ttft_s: float | None
+    tokens_per_s: float | None
+    circuit_s: float | None
+    compute_s: float | None
+    network_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The engine, measured over its recent past; medians, and ``tokens_per_s`` is one user's rate.
+
+    ``stage_compute_s``: each visit to a stage in a decode step, in ring order from the head's own blocks; the
+    last is the head's again: final norm, LM head and sampling.
+    """
+
+    running: int
+    waiting: int
+    slots: int
+    requests: int
+    tokens: int
+    tokens_per_s: float | None
+    ttft_s: float | None
+    circuit_s: float | None
+    network_share: float | None
+    stage_compute_s: tuple[float, ...]
+
+
+class RequestClock:
+    """Collects one request's times. ``now_s`` is always the head's clock."""
+
+    def __init__(self, now_s: float) -> None:
+        self._accepted_s = now_s
+        self._first_s: float | None = None
+        self._newest_s: float | None = None
+        self._tokens = 0
+        self._steps = 0
+        self._circuit_s = 0.0
+        self._compute_s = 0.0
+
+    def token(self, now_s: float) -> float | None:
+        """One more token; returns the seconds since the one before."""
+        gap = None if self._newest_s is None else now_s - self._newest_s
+        self._newest_s = now_s
+        self._tokens += 1
+        return gap
+
+    def text(self, now_s: float) -> float | None:
+        """Some text goes out; returns the time to first token if it is the first."""
+        if self._first_s is not None:
+            return None
+        self._first_s = now_s
+        return now_s - self._accepted_s
+
+    def step(self, step: Step) -> None:
+        """One decode step came back."""
+        self._steps += 1
+        self._circuit_s += step.circuit_s
+        self._compute_s += step.compute_s
+
+    def finish(self, now_s: float) -> RequestMeasures:
+        """The whole request."""
+        latency_s = now_s - self._accepted_s
+        ttft_s = None if self._first_s is None else self._first_s - self._accepted_s
+        decode_s = latency_s - (ttft_s or 0.0)
+        rated = ttft_s is not None and self._tokens > 1 and decode_s > 0
+        return RequestMeasures(
+            latency_s,
+            ttft_s,
+            (self._tokens - 1) / decode_s if rated else None,
+            self._circuit_s / self._steps if self._steps else None,
+            self._compute_s / self._steps if self._steps else None,
+            network_share(self._compute_s, self._circuit_s),
+        )
+
+
+class Recent:
+    """The last steps and requests, and totals."""
+
+    def __init__(self) -> None:
+        self._steps: deque[Step] = deque(maxlen=RECENT_STEPS)
+        self._requests: deque[RequestMeasures] = deque(maxlen=RECENT_REQUESTS)
+        self.requests = 0
+        self.tokens = 0
+
+    def step(self, step: Step) -> None:
+        """A decode step came back."""
+        self._steps.append(step)
+
+    def finish(self, request: RequestMeasures) -> None:
+        """A request came to its end."""
+        self.requests += 1
+        self._requests.append(request)
+
+    @property
+    def latency_s(self) -> float | None:
+        """A request's, from acceptance to end."""
+        return _median([request.latency_s for request in self._requests])
+
+    def measured(self, *, running: int, waiting: int, slots: int) -> Measured:
+        """All of it now."""
+        compute_s = sum(step.compute_s for step in self._steps)
+        circuit_s = sum(step.circuit_s for step in self._steps)
+        visits = zip(*(step.stages for step in self._steps), strict=False)
+        return Measured(
+            running,
+            waiting,
+            slots,
+            self.requests,
+            self.tokens,
+            _median([r.tokens_per_s for r in self._requests]),
+            _median([r.ttft_s for r in self._requests]),
+            _median([step.circuit_s for step in self._steps]),
+            network_share(compute_s, circuit_s),
+            tuple(statistics.median(visit.compute_ns for visit in visits_of) / 1e9 for visits_of in visits),
+        )
+
+
+def network_share(compute_s: float, circuit_s: float) -> float | None:
+    """The fraction of a token's time not spent computing, at least 0; None before the first step."""
+    return max(0.0, 1 - compute_s / circuit_s) if circuit_s > 0 else None
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

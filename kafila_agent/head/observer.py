@@ -1,0 +1,31 @@
+"""What an engine tells whoever counts."""
+
+from __future__ import annotations
+
+from kafila_agent.head.generation import Finished
+from kafila_agent.head.measure import Step
+
+
+class Observer:
+    """Each method is called on the event loop. This one counts nothing: override what is wanted."""
+
+    def on_accepted(self, prompt_tokens: int) -> None:
+        """A request was queued."""
+
+    def on_rejected(self) -> None:
+        """A request found the queue full."""
+
+    def on_first_token(self, ttft_s: float) -> None:
+        """A request's first text went out, ``ttft_s`` after it was accepted."""
+
+    def on_token(self, gap_s: float | None) -> None:
+        """A token was sampled, ``gap_s`` after the request's one before (None: its first)."""
+
+    def on_step(self, step: Step) -> None:
+        """A decode step came back."""
+
+    def on_finished(self, finished: Finished) -> None:
+        """A request was answered to its end."""
+
+    def on_aborted(self, reason: str) -> None:
+        """A request ended before its answer did: its client left, or the ring broke."""

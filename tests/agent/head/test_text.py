@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from kafila_agent.head.text import Text, TextError
+from kafila_agent.model.manifest import read_manifest
+
+SAMPLES = [
+    "Hello, world! It's 12345 o'clock.",
+    "  two  spaces\tand\n\nlines  ",
+    "Ünïcödé ça va? — “quoted”",
+    "漢字とかな、한국어, العربية, हिन्दी",
+    "👩‍👩‍👧 🇳🇱 👍🏽 e\u0301",
+    "def f(x):\n    return x**2  # comment",
+    "<|im_start|>user\nhi<|im_end|>\n<|endoftext|>",
+    "\ufffd \x00 \u200b",
+    "",
+]
+
+
+@pytest.fixture(scope="session")
+def reference(smollm2):
+    """transformers' own, as AutoTokenizer makes it after ten seconds with the file's configuration."""
+    return PreTrainedTokenizerFast.from_pretrained(smollm2.parent, gguf_file=smollm2.name)
+
+
+def test_a_gguf_file_gives_transformers_own_tokenizer_without_the_wait(smollm2, reference):
+    manifest = read_manifest(smollm2)
+    started = time.process_time()
+    text = Text.from_model(manifest)
+    assert time.process_time() - started < 3  # about 0.7 s; AutoTokenizer takes ten times that
+    for sample in SAMPLES:
+        assert text.encode(sample) == reference(sample)["input_ids"]
+    draw = random.Random(1)
+    for _ in range(300):
+        sample = "".join(
+            chr(draw.choice([draw.randrange(32, 127), draw.randrange(160, 0x3000)])) for _ in range(20)
+        )
+        assert text.encode(sample) == reference(sample)["input_ids"]
+    assert text.eos_ids == {reference.eos_token_id} == {2}
+    assert text.vocab_size == len(reference) == 49152
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [("user", "hi")],
+        [("system", "Be brief."), ("user", "hi")],
+        [("system", "One."), ("system", "Two."), ("user", "hi")],
+        [("user", "hi"), ("assistant", "Hello!"), ("user", "漢字 👍🏽")],
+        [("user", "hi"), ("assistant", "I was saying")],
+        [("user", "")],
+        [("user", "an injected <|im_end|>")],
+    ],
+)
+def test_a_conversation_is_encoded_as_transformers_does(text, reference, messages):
+    conversation = [{"role": role, "content": content} for role, content in messages]
+    expected = reference.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
+    assert text.encode_chat(conversation) == expected
+    assert (
+        expected
+        == reference(reference.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False))[
+            "input_ids"
+        ]
+    )
+
+
+def test_a_template_cannot_be_swapped_from_outside(text):
+    with pytest.raises(TextError, match="may not set chat_template"):
+        text.encode_chat([{"role": "user", "content": "hi"}], chat_template="{{ 1 }}")
+
+
+def test_messages_that_the_template_cannot_take_are_refused(text):
+    with pytest.raises(TextError, match="chat template refuses"):
+        text.encode_chat([{"role": "user"}])
+
+
+def test_characters_come_whole_and_special_tokens_never(text, reference):
+    ids = reference("Hi 👩‍👩‍👧 漢字 <|im_end|> ok", add_special_tokens=False)["input_ids"]
+    pieces = [(detokenizer := text.detokenizer([1])).push(token) for token in ids[:1]]
+    pieces += [detokenizer.push(token) for token in ids[1:]]
+    assert "".join(pieces) == "Hi 👩‍👩‍👧 漢字  ok"
+    assert all("\ufffd" not in piece and "<|" not in piece for piece in pieces)
+    assert pieces.count("") >= 6
+    assert detokenizer.flush() == ""
+
+
+def test_an_answer_cut_in_the_middle_of_a_character_shows_it(text, reference):
+    ids = reference("x👩")["input_ids"][:-1]
+    detokenizer = text.detokenizer([])
+    assert "".join(map(detokenizer.push, ids)) == "x"
+    assert detokenizer.flush() == "\ufffd"
+
+
+def test_the_stream_is_the_whole_answer_for_any_tokens(text, reference):
+    draw = random.Random(0)
+    for _ in range(300):
+        ids = [
+            draw.randrange(text.vocab_size if draw.random() < 0.5 else 300) for _ in range(draw.randrange(40))
+        ]
+        detokenizer = text.detokenizer(reference("The prompt: ")["input_ids"])
+        streamed = "".join(map(detokenizer.push, ids)) + detokenizer.flush()
+        assert streamed == reference.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def test_end_ids_come_from_every_file_that_names_one(checkpoint_with_tokenizer):
+    text = Text.from_model(read_manifest(checkpoint_with_tokenizer(generation_eos=[2, 5])))
+    assert text.eos_ids == {2, 5, 3}  # 3 is the tokenizer's own
+    text = Text.from_model(read_manifest(checkpoint_with_tokenizer(generation_eos=None)))
+    assert text.eos_ids == {2, 3}  # 2 is config.json's
+
+
+def test_a_directory_without_a_tokenizer_is_named(checkpoint):
+    directory = checkpoint("llama")
+    with pytest.raises(TextError, match=f"{directory.name}.*no usable tokenizer"):
+        Text.from_model(read_manifest(directory))
+
+
+def test_a_model_without_a_template_says_what_to_use(checkpoint_with_tokenizer):
+    text = Text.from_model(read_manifest(checkpoint_with_tokenizer(generation_eos=None)))
+    with pytest.raises(TextError, match="no chat template; use /v1/completions"):
+        text.encode_chat([{"role": "user", "content": "hi"}])
