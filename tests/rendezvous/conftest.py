@@ -1,0 +1,70 @@
+"""A real rendezvous on loopback, and parties that speak to it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from kafila_rendezvous.server import Config, start_rendezvous
+
+
+def _load_parties():
+    if "parties" not in sys.modules:
+        path = Path(__file__).parent / "parties.py"
+        spec = importlib.util.spec_from_file_location("parties", path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["parties"] = module
+        spec.loader.exec_module(module)
+    return sys.modules["parties"]
+
+
+parties = _load_parties()
+
+
+@pytest.fixture
+async def rendezvous(tmp_path):
+    server = await start_rendezvous(
+        Config(state_dir=tmp_path / "rv", host="127.0.0.1", port=0, metrics_port=0)
+    )
+    yield server
+    await server.close()
+
+
+@pytest.fixture
+async def make_party(rendezvous, tmp_path):
+    """``await make_party(name)`` is an attached party; all are closed after the test."""
+    made = []
+
+    async def make(name: str, identity=None):
+        address = f"127.0.0.1:{rendezvous.grpc_port}"
+        party = parties.Party(address, name, tmp_path / name, identity)
+        made.append(party)
+        await party.attach()
+        return party
+
+    yield make
+    for party in made:
+        await party.close()
+
+
+@pytest.fixture
+async def session(make_party):
+    """``await session("a", "b", ...)`` is a full session of these, the first the host, with nothing reported."""
+
+    async def form(*names: str):
+        host = await make_party(names[0])
+        code = await host.create(len(names))
+        joiners = [await make_party(name) for name in names[1:]]
+        members = [host]
+        for joiner in joiners:
+            await joiner.join(code)
+            await host.expect("Admitted")
+            for member in members:
+                member.learn_charter(await member.expect("charter", skip=("member", "Send", "Stopped")))
+            members.append(joiner)
+        return members
+
+    return form
