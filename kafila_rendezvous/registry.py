@@ -317,7 +317,7 @@ def _problem(agent: bytes, code: str, detail: str, request: str = "join") -> Sen
     return Send(agent, ToAgent(problem=Problem(code=code, detail=detail, request=request)))
 
 
-def _in_session(method: Callable[[Session, bytes, Message], list[Command]]) -> Rule:
+def _in_session(method: Callable[[Session, bytes, Any], list[Command]]) -> Rule:
     """A rule that is the session's own."""
 
     def rule(registry: Registry, agent: bytes, message: Message, now: float) -> list[Command]:

@@ -24,7 +24,6 @@ from kafila_proto.rendezvous_pb2 import (
 from kafila_proto.rendezvous_pb2_grpc import RendezvousServicer
 from kafila_proto.signed import Label, SignatureError, verify_signature
 
-from kafila_planner.facts import FleetError
 from kafila_rendezvous.circuits import CircuitError, Circuits
 from kafila_rendezvous.limits import source_of
 from kafila_rendezvous.outcome import Command, GrantCircuit, PlanFleet, RequestRefused, Send, SessionOver
@@ -156,7 +155,7 @@ class RendezvousService(RendezvousServicer):
         """Plan in a thread: a second's arithmetic must not hold up every relayed frame."""
         try:
             fleet_json, plan_json = await asyncio.to_thread(plan_fleet, work.charter, work.reports)
-        except FleetError as error:
+        except ValueError as error:
             self._carry_out(self._registry.plan_failed(work.session_id, work.epoch, str(error)))
         except Exception:  # a session must not wait for ever for a planner that broke
             log.exception("the planner failed", session=work.session_id.hex()[:8])

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
-from kafila_proto.fleet import check_member_json, check_model_json
+from kafila_proto.fleet import check_charter_facts, check_member_json
 from kafila_proto.rendezvous_pb2 import (
     JOINING,
     LOADING,
@@ -125,9 +125,11 @@ class Session:
         self._advance(SessionEvent.ADMIT)
         if self.is_full:
             raise RequestRefused("full", f"the session has its {self.expected_members} members already")
-        updates = [self._update(member, joiner) for member, state in self.members.items() if state.progress]
+        updates: list[Command] = [
+            self._update(member, joiner) for member, state in self.members.items() if state.progress
+        ]
         self.members[joiner] = Member(name)
-        return list(updates)
+        return updates
 
     def receive_charter(self, sender: bytes, signed: Signed) -> list[Command]:
         """The host says anew what the session is and who is in it."""
@@ -160,7 +162,8 @@ class Session:
         if epoch != self.epoch or self.state is not SessionState.FORMING:
             return []
         self._advance(SessionEvent.PLANNED)
-        reports = [self.members[entry.fingerprint].signed_report for entry in self._charter.roster]
+        roster = [self.members[entry.fingerprint] for entry in self._charter.roster]
+        reports = [member.signed_report for member in roster if member.signed_report is not None]
         complete = ReportsComplete(epoch=epoch, reports=reports, fleet_json=fleet_json, plan_json=plan_json)
         return [Send(self.host, ToAgent(reports=complete))]
 
@@ -243,7 +246,7 @@ class Session:
             if member is None or member.name != entry.name:
                 raise RequestRefused("invalid", f"{entry.name!r} of the roster has not been admitted")
         try:
-            check_model_json(charter.model.facts_json)
+            check_charter_facts(charter)
         except FleetError as error:
             raise RequestRefused("invalid", str(error)) from error
 
@@ -264,7 +267,7 @@ class Session:
             to, ToAgent(member=MemberUpdate(member=about, name=member.name, progress=member.progress))
         )
 
-    def _tell_all(self, message: ToAgent) -> list[Send]:
+    def _tell_all(self, message: ToAgent) -> list[Command]:
         return [Send(member, message) for member in self.members]
 
 

@@ -114,7 +114,7 @@ def countersign(
     reports = verify_reports(reports_complete.reports, charter)
     try:
         fleet_json, plan_json = plan_fleet(charter, reports)
-    except FleetError as error:
+    except ValueError as error:
         raise StatementError(f"the members' reports make no fleet: {error}") from error
     _check_same("fleet", reports_complete.fleet_json, fleet_json)
     _check_same("plan", reports_complete.plan_json, plan_json)

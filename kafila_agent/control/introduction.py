@@ -17,6 +17,7 @@ import enum
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from kafila_proto.certificate import fingerprint
 from kafila_proto.names import InvalidName, check_name
@@ -372,5 +373,5 @@ _JOINER_TABLE: dict[tuple[JoinerState, int], _JoinerRule] = {
 }
 
 
-def _introduce(attempt: int, step: Introduction.Step, **fields: str | bytes) -> Send:
+def _introduce(attempt: int, step: Introduction.Step, **fields: Any) -> Send:
     return Send(FromAgent(introduction=Introduction(attempt=attempt, step=step, **fields)))

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import grpc
 import structlog
@@ -240,15 +241,18 @@ class RendezvousLink:
             signature=self._identity.sign(Label.HELLO, challenge.nonce + seen),
         )
 
-    async def _hear(self, expected: str):
+    async def _hear(self, expected: str) -> Any:
         """The rendezvous's next message, which must be ``expected``. Raises LinkRefused for a Problem."""
         assert self._call is not None
         message = await self._call.read()
-        kind = message.WhichOneof("message") if isinstance(message, ToAgent) else "the end of the stream"
-        if kind == "problem":
+        if not isinstance(message, ToAgent):
+            raise unreachable(self.address, f"the stream ended where {expected} was to come")
+        if message.WhichOneof("message") == "problem":
             raise LinkRefused(message.problem.code, message.problem.detail)
-        if kind != expected:
-            raise LinkRefused("invalid", f"the rendezvous at {self.address} sent {kind} for {expected}")
+        if message.WhichOneof("message") != expected:
+            raise LinkRefused(
+                "invalid", f"the rendezvous at {self.address} sent something else for {expected}"
+            )
         return getattr(message, expected)
 
     async def _drop(self) -> None:

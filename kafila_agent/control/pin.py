@@ -131,12 +131,12 @@ async def fetch_certificate(address: RendezvousAddress) -> bytes:
         _, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
     except ssl.SSLError as error:
         raise Unreachable(
-            f"what answers at {address} does not speak TLS ({error.reason}): is kafila-rendezvous on that port?"
+            f"what answers at {address} does not speak TLS ({error.reason}): is it kafila-rendezvous?"
         ) from error
     except OSError as error:
         raise unreachable(address, error.strerror or str(error)) from error
     try:
-        der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        der: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     finally:
         writer.close()
     if not der:
@@ -147,6 +147,6 @@ async def fetch_certificate(address: RendezvousAddress) -> bytes:
 def unreachable(address: RendezvousAddress, why: str) -> Unreachable:
     """The error for a rendezvous that does not answer, with what to check."""
     return Unreachable(
-        f"cannot reach the rendezvous at {address}: {why}. Check that kafila-rendezvous runs there, that the"
-        f" address is right (--rendezvous HOST:PORT), and that TCP port {address.port} is open to this machine"
+        f"cannot reach the rendezvous at {address}: {why}. Check that kafila-rendezvous runs there,"
+        f" that the address is right (--rendezvous HOST:PORT), and that TCP port {address.port} is open to this machine"
     )

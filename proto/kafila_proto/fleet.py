@@ -8,18 +8,28 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from kafila_planner.facts import FleetError, parse_fleet, parse_member, parse_model
+from kafila_planner.objective import parse_objective
 from kafila_planner.planner import plan_ring
 from kafila_planner.ring import plan_to_json
 from kafila_proto.rendezvous_pb2 import Charter, Report
 
+DEFAULT_OBJECTIVE = "throughput"
+
 _REL_TOLERANCE = 1e-9  # predicted seconds: unlike machines may round the last bit differently
 
 
-def check_model_json(text: str) -> None:
-    """Raise FleetError naming the field unless ``text`` is the "model" object of a planning file."""
-    parse_model(_parse_object(text, "model"))
+def check_charter_facts(charter: Charter) -> None:
+    """Raise FleetError naming the field unless a fleet can be made of ``charter`` and fitting reports."""
+    parse_model(_parse_object(charter.model.facts_json, "model"))
+    if not charter.context_tokens or not charter.concurrency:
+        raise FleetError("context_tokens, concurrency: must be 1 or more")
+    try:
+        parse_objective(charter.objective or DEFAULT_OBJECTIVE)
+    except ValueError as error:
+        raise FleetError(f"objective: {error}") from error
 
 
 def check_member_json(text: str, name: str) -> None:
@@ -27,7 +37,7 @@ def check_member_json(text: str, name: str) -> None:
     _parse_member_object(text, name)
 
 
-def compose_fleet(charter: Charter, reports: Sequence[Report]) -> dict:
+def compose_fleet(charter: Charter, reports: Sequence[Report]) -> dict[str, Any]:
     """The fleet, as a planning file says it, of a charter whose roster's ``reports`` come in its order.
 
     Raises FleetError naming what is missing or wrong.
@@ -49,7 +59,7 @@ def compose_fleet(charter: Charter, reports: Sequence[Report]) -> dict:
 def plan_fleet(charter: Charter, reports: Sequence[Report]) -> tuple[str, str]:
     """The fleet and its plan (or refusal), both as canonical JSON. Raises FleetError naming the field."""
     fleet = compose_fleet(charter, reports)
-    plan = plan_ring(parse_fleet(fleet), objective=charter.objective or "throughput")
+    plan = plan_ring(parse_fleet(fleet), objective=charter.objective or DEFAULT_OBJECTIVE)
     return canonical_json(fleet), canonical_json(plan_to_json(plan))
 
 
@@ -77,7 +87,7 @@ def _same_value(theirs: object, ours: object) -> bool:
     return type(theirs) is type(ours) and theirs == ours
 
 
-def _parse_object(text: str, what: str) -> dict:
+def _parse_object(text: str, what: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -87,7 +97,7 @@ def _parse_object(text: str, what: str) -> dict:
     return value
 
 
-def _parse_member_object(text: str, name: str) -> dict:
+def _parse_member_object(text: str, name: str) -> dict[str, Any]:
     value = _parse_object(text, f"report of {name}")
     if value.get("name") != name:
         raise FleetError(f"report of {name}: it is about {value.get('name')!r}")
