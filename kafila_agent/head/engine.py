@@ -122,23 +122,23 @@ class Engine:
 
     def on_sampled(self, frame: Frame, result: int | SamplingError | None) -> None:
         """A launch has been round the ring, and ``result`` is what ``sample`` made of it."""
-        if self._failed is not None or frame.epoch != self._epoch:
+        if self._failed is not None or frame.epoch != self._epoch or frame.kind is Kind.RELEASE:
             return
-        if frame.kind is Kind.RELEASE:
-            self._scheduler.released(frame.sequence, frame.slot)
-        else:
-            self._scheduler.returned(frame.sequence)
-            run = self._runs.get(frame.sequence)
-            if run is not None and result is not None:
-                self._postprocess(run, frame, result)
+        self._scheduler.returned(frame.sequence)
+        run = self._runs.get(frame.sequence)
+        if run is not None and result is not None:
+            self._postprocess(run, frame, result)
         self._feed_ring()
 
     def on_error(self, frame: Frame, error: Exception) -> None:
         """A stage could not run this frame: its sequence ends with EngineFailed, the others go on."""
+        if self._failed is not None:
+            return
+        self._scheduler.returned(frame.sequence)
         run = self._runs.get(frame.sequence)
         if run is not None:
             self._abort(run, EngineFailed(str(error)))
-            self._feed_ring()
+        self._feed_ring()
 
     def fail(self, reason: str) -> None:
         """The ring is broken or the session over: all requests end with EngineFailed, and new ones too."""

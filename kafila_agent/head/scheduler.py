@@ -3,8 +3,8 @@
 Sequences wait in one first-come queue; up to ``slots`` of them are in the ring at once. ``schedule`` gives,
 in the order in which they are to be launched:
 
-1. a Release for every sequence that ended: it travels behind the sequence's last frame, and its slot is free
-   again only when it has come back, so no stage can mix two sequences up;
+1. a Release for every sequence that ended. It travels behind the sequence's last frame and before the first
+   of whoever gets the slot next, and frames keep their order all round the ring, so no stage can mix two up;
 2. a row for every sequence whose newest token is known: users who are reading wait for nobody's prompt;
 3. prompt chunks, one of each prefilling sequence in turn, while fewer than ``chunks_in_flight`` are in the
    ring. Several in flight keep all stages busy (GPipe's pipelining); the bound keeps decode rows from having
@@ -60,11 +60,6 @@ class Scheduler:
         self._ended: deque[Sequence] = deque()  # those whose stages have not been told
         self._chunks: dict[int, int] = {}  # sequence number -> its prompt chunks in the ring
 
-    @property
-    def free_slots(self) -> int:
-        """Slots that no stage holds anything in."""
-        return len(self._free)
-
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence. Raises QueueFull when it would have to wait behind too many."""
         if len(self._waiting) >= self._waiting_limit + len(self._free):
@@ -73,19 +68,21 @@ class Scheduler:
 
     def schedule(self) -> list[Launch | Release]:
         """What enters the ring now, in order. Calling again without news gives nothing."""
-        self._admit()
-        commands: list[Launch | Release] = [Release(sequence) for sequence in self._ended]
-        commands += [self._row(sequence) for sequence in self._due]
+        commands: list[Launch | Release] = [self._release(sequence) for sequence in self._ended]
         self._ended.clear()
+        self._admit()
+        commands += [self._row(sequence) for sequence in self._due]
         self._due.clear()
         while self._prefilling and sum(self._chunks.values()) < self._chunks_in_flight:
             commands.append(self._next_chunk(self._prefilling.popleft()))
         return commands
 
     def returned(self, number: int) -> None:
-        """A launch of this sequence has come back round the ring."""
-        if self._chunks.get(number, 0) > 0:
+        """A launch of this sequence has come back round the ring, or failed on the way."""
+        if number in self._chunks:
             self._chunks[number] -= 1
+            if not self._chunks[number]:
+                del self._chunks[number]
 
     def proceed(self, sequence: Sequence) -> None:
         """The sequence's ``output`` has a new last token, which is to be sent."""
@@ -99,20 +96,16 @@ class Scheduler:
         for queue in (self._waiting, self._prefilling, self._due):
             if sequence in queue:
                 queue.remove(sequence)
-        if sequence.slot is not None:
+        if sequence.launched:
             self._ended.append(sequence)
-
-    def released(self, number: int, slot: int) -> None:
-        """The Release has been round: every stage has freed the slot, and nothing of the sequence is left."""
-        self._chunks.pop(number, None)
-        self._free.append(slot)
+        elif sequence.slot is not None:
+            self._free.append(sequence.slot)  # no stage has heard of it
 
     def _admit(self) -> None:
         while self._waiting and self._free:
             sequence = self._waiting.popleft()
             sequence.handle(Event.ADMIT)
             sequence.slot = self._free.popleft()
-            self._chunks[sequence.number] = 0
             self._prefilling.append(sequence)
 
     def _next_chunk(self, sequence: Sequence) -> Launch:
@@ -122,8 +115,13 @@ class Scheduler:
         last = sequence.launched == len(sequence.prompt)
         if not last:
             self._prefilling.append(sequence)
-        self._chunks[sequence.number] += 1
+        self._chunks[sequence.number] = self._chunks.get(sequence.number, 0) + 1
         return Launch(sequence, start, ids, wanted=last)
+
+    def _release(self, sequence: Sequence) -> Release:
+        assert sequence.slot is not None
+        self._free.append(sequence.slot)
+        return Release(sequence)
 
     def _row(self, sequence: Sequence) -> Launch:
         position = sequence.launched

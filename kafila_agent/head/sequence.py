@@ -3,7 +3,7 @@
 WAITING   accepted; no slot yet
 PREFILL   holds a slot; its prompt goes round the ring in chunks
 DECODE    one row in the ring at a time, each carrying the newest token
-FINISHED  over, for whatever reason; its slot is free once the RELEASE frame has come back
+FINISHED  over, for whatever reason; a RELEASE frame tells the stages
 """
 
 from __future__ import annotations

@@ -179,7 +179,10 @@ async def test_a_cancelled_request_leaves_within_one_step(make_engine):
     launched = len(ring.launched)
     gone.cancel()
     gone.cancel()
-    assert [frame.kind for frame in ring.launched[launched:]] == [Kind.RELEASE]
+    assert [(frame.kind, frame.sequence) for frame in ring.launched[launched:]] == [
+        (Kind.RELEASE, 1),
+        (Kind.TOKENS, 2),
+    ]
     ring.run()
     following = ring.launched[launched + 1 :]
     assert {frame.sequence for frame in following} == {2}
@@ -196,19 +199,16 @@ async def test_a_request_cancelled_while_it_waits_never_enters_the_ring(make_eng
     assert {frame.sequence for frame in ring.launched} == {1}
 
 
-async def test_a_slot_is_taken_again_only_after_the_release_came_round(make_engine):
+async def test_whoever_gets_a_slot_next_follows_the_release_of_its_last_owner(make_engine):
     ring = SimulatedRing(3)
     engine = make_engine(ring, slots=1)
-    engine.generate(Request(PROMPT, 1, GREEDY))
-    engine.generate(Request((8, 9), 1, GREEDY))
-    while ring.launched[-1].kind is not Kind.RELEASE:
-        ring.step()
-    before = len(ring.launched)
-    for _ in range(3):
-        ring.step()
-    assert len(ring.launched) == before
-    ring.step()
-    assert (ring.launched[before].sequence, ring.launched[before].slot) == (2, 0)
+    generations = [engine.generate(Request((n, 9), 2, GREEDY)) for n in range(3)]
+    ring.run()
+    assert [(await answer(each))[1].completion_tokens for each in generations] == [2, 2, 2]
+    sent = [(frame.kind, frame.sequence) for frame in ring.launched]
+    tokens, release = Kind.TOKENS, Kind.RELEASE
+    assert sent == [(kind, n) for n in (1, 2, 3) for kind in (tokens, tokens, release)]
+    assert {frame.slot for frame in ring.launched} == {0}
 
 
 async def test_failing_ends_every_request_with_the_reason_and_refuses_new_ones(make_engine):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafila_agent.head.scheduler import Launch, QueueFull, Release, Scheduler
+from kafila_agent.head.scheduler import QueueFull, Release, Scheduler
 from kafila_agent.head.sequence import IllegalEvent, Sequence, State
 
 
@@ -78,10 +78,8 @@ def test_first_come_first_served_up_to_the_slots_and_then_the_limit():
     assert [s.state for s in sequences[:5]] == [State.PREFILL] * 2 + [State.WAITING] * 3
     core.end(sequences[3])  # one that waits leaves no trace
     core.end(sequences[1])
-    assert shown(core.schedule()) == [(2, "release")]
-    assert core.schedule() == []  # the slot is not free before the release has been round
-    core.released(2, sequences[1].slot)
-    assert shown(core.schedule()) == [(3, 0, 0, True)]
+    core.returned(2)
+    assert shown(core.schedule()) == [(2, "release"), (3, 0, 0, True)]  # in this order
     assert sequences[2].slot == sequences[1].slot
 
 
@@ -103,19 +101,21 @@ def test_ending_in_the_middle_of_a_prompt_sends_no_more_of_it_and_frees_its_shar
     core.returned(1)
     assert shown(core.schedule()) == [(2, 0, 3, True)]
     core.returned(1)
-    core.released(1, one.slot)
-    assert core.free_slots == 1
-    core.returned(1)  # a late one of a sequence that is gone
+    core.returned(1)  # one more than it had
     with pytest.raises(IllegalEvent):
         core.end(one)
 
 
-def test_a_chunk_lost_to_a_stage_error_is_forgotten_with_its_sequence():
-    core, one, two = scheduler(chunks_in_flight=1), sequence(1, 4), sequence(2, 4)
+def test_a_sequence_that_no_stage_has_heard_of_needs_no_release():
+    core, one, two = scheduler(chunks_in_flight=1), sequence(1, 8), sequence(2, 4)
     core.add(one)
-    assert isinstance(core.schedule()[0], Launch)
-    core.end(one)
     core.add(two)
-    assert shown(core.schedule()) == [(1, "release")]
-    core.released(1, one.slot)
-    assert shown(core.schedule()) == [(2, 0, 3, True)]
+    assert shown(core.schedule()) == [(1, 0, 3, False)]
+    assert two.state is State.PREFILL
+    core.end(two)
+    assert core.schedule() == []
+    core.add(sequence(3, 4))
+    core.returned(1)
+    assert shown(core.schedule()) == [(1, 4, 7, True)]
+    core.returned(1)
+    assert shown(core.schedule()) == [(3, 0, 3, True)]
