@@ -155,7 +155,7 @@ def _literal_hosts(host: str) -> list[str]:
     try:
         return [str(ipaddress.ip_address(host))]
     except ValueError:
-        return [socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0]]
+        return [str(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0])]
 
 
 def _serve_metrics(

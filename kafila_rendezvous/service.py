@@ -35,7 +35,7 @@ OUTBOX_MESSAGES = 4096  # an agent that lets more pile up is not reading
 
 log = structlog.get_logger()
 
-_Stream = grpc.aio.ServicerContext
+_Stream = grpc.aio.ServicerContext[FromAgent, ToAgent]
 
 
 class RendezvousService(RendezvousServicer):

@@ -54,7 +54,7 @@ _OPTIONS = [
 
 log = structlog.get_logger()
 
-_Call = grpc.aio.StreamStreamCall
+_Call = grpc.aio.StreamStreamCall[FromAgent, ToAgent]
 
 
 class LinkState(StrEnum):
@@ -251,7 +251,7 @@ class RendezvousLink:
             raise LinkRefused(message.problem.code, message.problem.detail)
         if message.WhichOneof("message") != expected:
             raise LinkRefused(
-                "invalid", f"the rendezvous at {self.address} sent something else for {expected}"
+                "invalid", f"the rendezvous at {self.address} sent no {expected} when it should"
             )
         return getattr(message, expected)
 

@@ -147,6 +147,7 @@ async def fetch_certificate(address: RendezvousAddress) -> bytes:
 def unreachable(address: RendezvousAddress, why: str) -> Unreachable:
     """The error for a rendezvous that does not answer, with what to check."""
     return Unreachable(
-        f"cannot reach the rendezvous at {address}: {why}. Check that kafila-rendezvous runs there,"
-        f" that the address is right (--rendezvous HOST:PORT), and that TCP port {address.port} is open to this machine"
+        f"cannot reach the rendezvous at {address}: {why}. Check that kafila-rendezvous runs there, that"
+        f" the address is right (--rendezvous HOST:PORT), and that TCP port {address.port} is open to this"
+        " machine"
     )

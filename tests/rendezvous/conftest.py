@@ -52,7 +52,7 @@ async def make_party(rendezvous, tmp_path):
 
 @pytest.fixture
 async def session(make_party):
-    """``await session("a", "b", ...)`` is a full session of these, the first the host, with nothing reported."""
+    """``await session("a", "b", ...)`` is a full session of these, the first the host; none has reported."""
 
     async def form(*names: str):
         host = await make_party(names[0])

@@ -1,4 +1,4 @@
-"""Parties of a test: agents with real keys and links, that follow the protocol unless a test has them not to."""
+"""Parties of a test: agents with real keys and links that follow the protocol unless told otherwise."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Party:
             "expected_members": self.members,
             "context_tokens": 16,
             "concurrency": 2,
-            "model": pb.ModelReference(name="tiny", digest="d", dtype="float32", facts_json=json.dumps(MODEL)),
+            "model": pb.ModelReference(name="tiny", dtype="float32", facts_json=json.dumps(MODEL)),
             "roster": list(self.introducing.roster.items()),
         }
         return make_charter(self.identity, **fields | changes)
