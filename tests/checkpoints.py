@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of every served family, for tests: 6 blocks, a window of 8 tokens, 128 tokens of vocabulary."""
+"""Tiny random checkpoints of every served family: 6 blocks, a window of 8 tokens, a vocabulary of 128."""
 
 from __future__ import annotations
 
@@ -32,12 +32,24 @@ _WANTED = {
     "initializer_range": 0.2,
 }
 
+# Scales whose defaults are 1, and would hide that they were forgotten or applied twice.
+_SCALES = {
+    "cohere": {"logit_scale": 0.3},
+    "cohere2": {"logit_scale": 0.3},
+    "granite": {
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 2.0,
+        "residual_multiplier": 0.5,
+        "attention_multiplier": 0.3,
+    },
+}
+
 
 def tiny_config(family: str, *, tied: bool, **changes: object) -> transformers.PreTrainedConfig:
     """A tiny configuration of ``family``; only fields that it knows are set."""
     known = CONFIG_MAPPING[family]()
     fields = {name: value for name, value in _WANTED.items() if hasattr(known, name)}
-    fields.update(changes, tie_word_embeddings=tied)
+    fields.update(_SCALES.get(family, {}) | changes, tie_word_embeddings=tied)
     return CONFIG_MAPPING[family](**fields)
 
 
@@ -50,11 +62,11 @@ def make_checkpoint(
     shard_bytes: int | None = None,
     **changes: object,
 ) -> Path:
-    """Write a random checkpoint of ``family`` (float32, safetensors; in shards of ``shard_bytes`` if given)."""
+    """Write a random float32 checkpoint of ``family``, in shards of ``shard_bytes`` if given."""
     config = tiny_config(family, tied=tied, **changes)
     torch.manual_seed(seed)
     model = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family])(config)
-    for name, parameter in model.named_parameters():
+    for parameter in model.parameters():
         if parameter.dim() == 1:  # norms and biases too, so that none can be forgotten unseen
             parameter.data += 0.1 * torch.randn_like(parameter)
     directory.mkdir(parents=True, exist_ok=True)

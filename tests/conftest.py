@@ -26,7 +26,7 @@ def _load(name: str) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``checkpoint(family, tied=False, **config changes) -> directory`` of a tiny random model, made once a session."""
+    """``checkpoint(family, tied=False, **changes) -> directory`` of a tiny random model, made once."""
     made: dict[tuple, Path] = {}
 
     def make(family: str, **options: object) -> Path:

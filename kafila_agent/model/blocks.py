@@ -1,8 +1,8 @@
-"""A stage: one contiguous range of transformers' own decoder blocks, and at the head embedding, norm and LM head.
+"""A stage: one contiguous range of transformers' own decoder blocks, and at the head what surrounds them.
 
-The family's ``*ForCausalLM`` is built whole on the meta device, so that every block knows its true index; foreign
-modules become identities, transformers' loader fills the rest (with its weight conversions and tying), and the block
-list is then compacted to the stage's range.
+The family's ``*ForCausalLM`` is built whole on the meta device, so that every block knows its true
+index; foreign modules become identities, transformers' loader fills the rest (with its weight
+conversions and tying), and the block list is then compacted to the stage's range.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 
 from .errors import ModelError
 from .families import FAMILIES, Family, causal_lm_class
-from .kv import BlockKv, describe_kv, narrow
+from .kv import BlockKv, narrow
 from .weights import WeightReader, torch_dtype
 
 if TYPE_CHECKING:
@@ -32,8 +32,16 @@ class StageModel:
     """
 
     def __init__(
-        self, model: PreTrainedModel, family: Family, start: int, end: int, *, is_head: bool
+        self,
+        model: PreTrainedModel,
+        family: Family,
+        kv: tuple[BlockKv, ...],
+        start: int,
+        end: int,
+        *,
+        is_head: bool,
     ) -> None:
+        """Take ``model`` apart; it has weights for the range (and the head), and ``kv`` is the range's."""
         self.start, self.end, self.is_head = start, end, is_head
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
@@ -49,7 +57,7 @@ class StageModel:
         self.config: PreTrainedConfig = self._body.config
         self.hidden_size: int = self.config.hidden_size
         self.vocab_size: int = self.config.vocab_size
-        self.kv: tuple[BlockKv, ...] = describe_kv(self.config, family.name)
+        self.kv = kv
         self.loaded_bytes = sum(t.nbytes for t in self._held())
 
     def _held(self) -> Iterator[torch.Tensor]:
@@ -64,7 +72,7 @@ class StageModel:
         return hidden if self._embedding_scale == 1.0 else hidden * self._embedding_scale
 
     def forward(self, hidden: torch.Tensor, position: int, cache: Cache) -> torch.Tensor:
-        """Hidden states of rows at ``position ...`` through the stage's blocks; their keys and values go to ``cache``."""
+        """Rows at ``position ...`` through the stage's blocks; their keys and values go to ``cache``."""
         positions = torch.arange(position, position + hidden.shape[0], device=self.device)[None]
         out = self._body(
             inputs_embeds=hidden[None], position_ids=positions, past_key_values=cache, use_cache=True
@@ -72,7 +80,7 @@ class StageModel:
         return out.last_hidden_state[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Final norm and LM head, as the family's own forward does them: float32 ``[rows, vocab_size]``. Head only."""
+        """Final norm and LM head by the family's own forward: float32 ``[rows, vocab_size]``. Head only."""
         if self._tail is None:
             raise RuntimeError("only the head holds the LM head")
         positions = torch.zeros(1, hidden.shape[0], dtype=torch.long, device=self.device)
@@ -93,8 +101,9 @@ def load_stage(
 ) -> StageModel:
     """Read the tensors of blocks ``[start, end)`` (and the head's, if ``is_head``) and no others.
 
-    ``on_progress(loaded, total)`` is in bytes of the checkpoint, from worker threads. Raises ModelError if the range
-    is not in the model, a file changed since the manifest was read, or a tensor the family needs is missing.
+    ``on_progress(loaded, total)`` is in bytes of the checkpoint, from worker threads. Raises ModelError
+    if the range is not in the model, a file changed since the manifest was read, or a tensor the family
+    needs is missing.
     """
     if not 0 <= start < end <= manifest.blocks:
         raise ModelError(
@@ -106,7 +115,8 @@ def load_stage(
     wrong = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
     if wrong:
         raise ModelError(f"{manifest.path}: lacks or misshapes {wrong[0]}; fetch the model again")
-    return StageModel(model.to(device), FAMILIES[manifest.family], start, end, is_head=is_head)
+    family, kv = FAMILIES[manifest.family], manifest.kv[start:end]
+    return StageModel(model.to(device), family, kv, start, end, is_head=is_head)
 
 
 def _from_pretrained(
@@ -139,7 +149,7 @@ def _as_model_error(error: Exception, manifest: Manifest) -> ModelError:
 
 
 def stage_of(cls: type[PreTrainedModel], start: int, end: int, *, is_head: bool) -> type[PreTrainedModel]:
-    """``cls`` with every module foreign to the stage an identity: built on meta, so nothing is ever allocated."""
+    """``cls`` with every module foreign to the stage an identity, before anything is allocated."""
     from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
 
     def __init__(self: Any, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:  # noqa: N807
@@ -171,7 +181,7 @@ def _body(model: PreTrainedModel, start: int, end: int) -> nn.Module:
 
 
 def _tail(model: PreTrainedModel) -> nn.Module:
-    """The causal model with no blocks: what remains is final norm, LM head, and whatever the family does to logits."""
+    """The causal model with no blocks: final norm, LM head, and what the family does to logits."""
     tail, base = _shallow(model), _shallow(model.base_model)
     setattr(tail, model.base_model_prefix, base)
     base.layers = nn.ModuleList()

@@ -1,4 +1,4 @@
-"""Digests of a model: over its shapes (cheap) and over every byte of its weights (read once, then remembered)."""
+"""Digests of a model: over its shapes (cheap), and over its weights (read once, then remembered)."""
 
 from __future__ import annotations
 

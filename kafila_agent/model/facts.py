@@ -1,4 +1,4 @@
-"""A checkpoint as the planner sees it: bytes as they will be held in memory, and bytes that one token reads."""
+"""A checkpoint as the planner sees it: bytes held in memory, and bytes that one token reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from kafila_planner.facts import ModelFacts
 
 from .families import causal_lm_class
-from .kv import describe_kv
 from .manifest import Manifest
 from .tensors import TensorEntry
 from .weights import torch_dtype
@@ -23,12 +22,12 @@ _ROUTED_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk",
 def describe_model(manifest: Manifest, dtype: str, *, context_tokens: int, concurrency: int) -> ModelFacts:
     """The facts of ``manifest`` served in ``dtype`` to ``concurrency`` sequences of ``context_tokens``.
 
-    A tied embedding is held once and read whole; of an untied one a single row is read. Of a mixture of experts one
-    token reads its share of the routed ones. Raises ModelError for a dtype or block that is not served.
+    A tied embedding is held once and read whole; of an untied one a single row is read. Of a mixture of
+    experts one token reads its share of the routed ones. Raises ModelError for a dtype or block that is
+    not served.
     """
     sizes = _Sizes(manifest, torch_dtype(dtype))
     blocks = [manifest.block_tensors(index, index + 1) for index in range(manifest.blocks)]
-    kv = describe_kv(manifest.model_config, manifest.family)
     head = manifest.head_tensors()
     item_bytes = torch_dtype(dtype).itemsize
     return ModelFacts(
@@ -38,8 +37,8 @@ def describe_model(manifest: Manifest, dtype: str, *, context_tokens: int, concu
         block_read_bytes=tuple(sizes.read(block) for block in blocks),
         head_bytes=sizes.held(head),
         head_read_bytes=sum(sizes.head_read(entry) for entry in head),
-        kv_bytes_per_token_per_block=tuple(block.elements_per_token * item_bytes for block in kv),
-        kv_tokens_per_block=tuple(block.tokens_kept(context_tokens) for block in kv),
+        kv_bytes_per_token_per_block=tuple(block.elements_per_token * item_bytes for block in manifest.kv),
+        kv_tokens_per_block=tuple(block.tokens_kept(context_tokens) for block in manifest.kv),
         expected_tokens=max(1, context_tokens // 2),
     )
 

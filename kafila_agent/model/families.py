@@ -1,7 +1,8 @@
-"""The families Kafila serves: data, one row for each that passes the stage self-check (tests/ring/test_exact_splits.py).
+"""The families Kafila serves: data, one row for each that passes tests/ring/test_exact_splits.py.
 
-Any decoder-only family of transformers could be tried; some give wrong text without an error when split (a scale
-applied before the first block, key-value heads shared between blocks), so a family is served only when listed.
+Any decoder-only family of transformers could be tried; some give wrong text without an error when split
+(a scale applied before the first block, keys and values shared between blocks), so a family is served
+only when listed.
 """
 
 from __future__ import annotations
@@ -29,15 +30,39 @@ class Family:
 FAMILIES = {
     family.name: family
     for family in (
+        Family("apertus"),
+        Family("arcee"),
+        Family("cohere"),
+        Family("cohere2"),
+        Family("ernie4_5"),
+        Family("exaone4"),
+        Family("gemma"),
         Family("gemma2"),
         Family("gemma3_text"),
+        Family("glm"),
+        Family("glm4"),
         Family("gpt_oss"),
+        Family("granite", embedding_scale="embedding_multiplier"),
+        Family("helium"),
+        Family("hunyuan_v1_dense"),
         Family("llama"),
+        Family("ministral"),
         Family("mistral"),
+        Family("mixtral"),
+        Family("nemotron"),
+        Family("olmo"),
+        Family("olmo2"),
+        Family("olmo3"),
+        Family("olmoe"),
         Family("phi3"),
         Family("qwen2"),
+        Family("qwen2_moe"),
         Family("qwen3"),
         Family("qwen3_moe"),
+        Family("seed_oss"),
+        Family("smollm3"),
+        Family("stablelm"),
+        Family("starcoder2"),
     )
 }
 

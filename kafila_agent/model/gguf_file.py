@@ -1,7 +1,7 @@
-"""One GGUF file as a checkpoint: its configuration, its tensor table in the family's names, and how values come back.
+"""One GGUF file as a checkpoint: its configuration, its tensor table, and how its values come back.
 
-Headers are read by transformers' GGUF reader, names come from the gguf package; what is here is the difference
-between the two worlds: which keys make a configuration, and which tensors the converter had rearranged.
+Headers are read by transformers' GGUF reader, names come from the gguf package; what is here is the
+difference between the two worlds: which keys make a configuration, which tensors were rearranged.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ARCHITECTURES = {
 
 
 def read_checkpoint(file: Path) -> tuple[dict[str, Any], tuple[TensorEntry, ...]]:
-    """Configuration and tensor table. Raises ModelError if the file is cut short, corrupt, or of another kind."""
+    """Configuration and tensor table. Raises ModelError if the file is cut short, corrupt or not served."""
     from transformers.integrations.gguf import GgufHeader, read_gguf_metadata
 
     try:
@@ -122,7 +122,7 @@ def _names(architecture: str, config: dict[str, Any]) -> dict[str, str]:
 
 
 def _config(file: Path, architecture: str, metadata: dict[str, Any], tensors: set[str]) -> dict[str, Any]:
-    """The family's configuration from GGUF keys (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md)."""
+    """The family's configuration from GGUF keys (ggml-org/ggml, docs/gguf.md)."""
     from transformers.integrations import GGUF_CONFIG_MAPPING
 
     own = {key.removeprefix(f"{architecture}."): value for key, value in metadata.items()}

@@ -14,8 +14,9 @@ from .families import causal_lm_class
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-# Rows of one frame, and tokens a sequence may be rolled back, that a sliding-window block makes room for beyond its
-# window. Constants of the project, because the planner must know what a cache holds before any engine exists.
+# Rows of one frame, and tokens a sequence may be rolled back, that a sliding-window block makes room for
+# beyond its window. Constants of the project, because the planner must know what a cache holds before
+# any engine exists.
 MAX_FRAME_ROWS = 512
 MAX_ROLLBACK_TOKENS = 128
 SLIDING_SLACK_TOKENS = MAX_FRAME_ROWS + MAX_ROLLBACK_TOKENS
@@ -23,7 +24,7 @@ SLIDING_SLACK_TOKENS = MAX_FRAME_ROWS + MAX_ROLLBACK_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class BlockKv:
-    """Shapes of one block's cache: heads and elements a head of keys and of values; ``window`` in tokens or None."""
+    """Shapes of one block's cache, keys and values apart; ``window`` in tokens, or None."""
 
     key_heads: int
     key_dim: int
@@ -44,7 +45,7 @@ class BlockKv:
 
 
 def describe_kv(config: PreTrainedConfig, family: str) -> tuple[BlockKv, ...]:
-    """Cache shapes of every block of ``config``. Raises ModelError if a block keeps anything but keys and values."""
+    """Cache shapes of every block. Raises ModelError if one keeps anything but keys and values."""
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
@@ -65,7 +66,7 @@ def describe_kv(config: PreTrainedConfig, family: str) -> tuple[BlockKv, ...]:
     return tuple(blocks)
 
 
-class _Observed(Exception):  # noqa: N818 - it carries what was looked for, and is no error
+class _Observed(Exception):
     """The shapes of the first keys and values that a block stored."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:

@@ -25,8 +25,9 @@ _WANTED_FILES = (
 def locate_model(name: str, model_dirs: Iterable[Path] = ()) -> Path:
     """A directory of safetensors or a GGUF file for ``name``.
 
-    ``name`` is a path, a name below one of ``model_dirs``, or a hub id (OWNER/NAME), which is taken from the hub
-    cache or, if that lacks it and the network has it, downloaded. Raises ModelError saying where it was looked for.
+    ``name`` is a path, a name below one of ``model_dirs``, or a hub id (OWNER/NAME), which is taken from
+    the hub cache or, if that lacks it and the network has it, downloaded. Raises ModelError saying where
+    it was looked for.
     """
     directories = [Path(directory) for directory in model_dirs]
     for candidate in (Path(name).expanduser(), *(directory / name for directory in directories)):
@@ -70,9 +71,7 @@ def _readable(path: Path, digest_cache: Path | None) -> Manifest | None:
 
 def _checkpoints(root: Path) -> Iterator[Path]:
     """Model directories and GGUF files below ``root``, in a stable order, within the bounds above."""
-    seen = 0
-    for place, directories, files in os.walk(root, followlinks=True):
-        seen += 1
+    for seen, (place, directories, files) in enumerate(os.walk(root, followlinks=True)):
         here = Path(place)
         if seen > _MAX_DIRECTORIES or len(here.relative_to(root).parts) >= _MAX_DEPTH:
             directories.clear()
@@ -89,7 +88,7 @@ def _hub_cache() -> Path:
 
 
 def _from_hub(name: str) -> Path:
-    """A snapshot in the hub's own cache, whole or not at all; the network is asked only if the cache lacks it."""
+    """A snapshot in the hub's own cache; the network is asked only if the cache lacks it."""
     from huggingface_hub import snapshot_download
 
     try:

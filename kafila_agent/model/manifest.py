@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
 
+    from .kv import BlockKv
+
 __all__ = ["Manifest", "ModelError", "TensorEntry", "read_manifest"]
 
 MAX_CONFIG_BYTES = 10_000_000
@@ -46,13 +48,20 @@ class Manifest:
         return bool(self.model_config.tie_word_embeddings)
 
     @cached_property
+    def kv(self) -> tuple[BlockKv, ...]:
+        """What each block keeps of a token. Raises ModelError if a block's cache is not served."""
+        from .kv import describe_kv
+
+        return describe_kv(self.model_config, self.family)
+
+    @cached_property
     def shape_digest(self) -> str:
         """Hex digest of config and tensor table; cheap."""
         return digest.shape_digest(self.config, self.tensors)
 
     @cached_property
     def digest(self) -> str:
-        """``<shape digest>-<sha256 of the weight files' content>``: equal on two members iff they hold the same model.
+        """``<shape digest>-<sha256 of the weight files>``: equal on two members iff their models are.
 
         Reads every weight byte the first time; remembered by (path, size, mtime) in ``digest_cache``.
         """
@@ -81,8 +90,8 @@ class Manifest:
 def read_manifest(path: Path, *, digest_cache: Path | None = None) -> Manifest:
     """The manifest of a directory of safetensors or of one GGUF file.
 
-    Raises ModelError, naming the file and the next step, when the checkpoint is missing, cut short, corrupt, pickled,
-    of a family that is not served, or stored in a form that is not.
+    Raises ModelError, naming the file and the next step, when the checkpoint is missing, cut short,
+    corrupt, pickled, of a family that is not served, or stored in a form that is not.
     """
     path = Path(path)
     if path.is_dir():
@@ -115,7 +124,7 @@ def _checked(
 
 
 def _snapshot_name(path: Path) -> str:
-    """The directory's name, or the repository's for a snapshot in the hub cache (models--OWNER--NAME/snapshots/REV)."""
+    """The directory's name; in the hub cache (models--OWNER--NAME/snapshots/REV) the repository's."""
     resolved = path.resolve()
     if resolved.parent.name == "snapshots" and resolved.parent.parent.name.startswith("models--"):
         return resolved.parent.parent.name.removeprefix("models--").replace("--", "/")

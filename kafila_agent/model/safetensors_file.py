@@ -1,7 +1,7 @@
 """The tensor tables of safetensors checkpoints, bounds-checked before anything is believed.
 
-A file is an 8-byte little-endian header length, a JSON header ``{name: {dtype, shape, data_offsets}}`` and the data
-(https://github.com/huggingface/safetensors#format). Only headers are read here.
+A file is an 8-byte little-endian header length, a JSON header ``{name: {dtype, shape, data_offsets}}``
+and the data (https://github.com/huggingface/safetensors#format). Only headers are read here.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def read_directory(directory: Path) -> tuple[TensorEntry, ...]:
 
 
 def read_table(file: Path) -> tuple[TensorEntry, ...]:
-    """The tensors of one file. Raises ModelError unless every one lies inside the file with the size it claims."""
+    """The tensors of one file. Raises ModelError unless each lies inside it with the size it claims."""
     header, data_start, data_bytes = _read_header(file)
     return tuple(
         _entry(file, name, fields, data_start, data_bytes)
@@ -124,5 +124,5 @@ def _why_no_weights(directory: Path) -> str:
         p.name for p in directory.glob("*.pt*")
     )
     if pickled:
-        return f"{directory / pickled[0]}: pickled weights can run code and are refused; convert them to safetensors"
+        return f"{directory / pickled[0]}: pickled weights can run code; convert them to safetensors"
     return f"{directory}: no {SINGLE_NAME} and no {INDEX_NAME}; give a model directory or a GGUF file"

@@ -17,8 +17,9 @@ _BLOCK = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 class TensorEntry:
     """Where a tensor lies and how it is stored.
 
-    ``name`` is the checkpoint's name in the family's own scheme (GGUF names are translated), ``shape`` is in torch
-    order, ``encoding`` is the stored element type (``BF16``, ``Q4_1``, ...), ``offset`` counts from the file's start.
+    ``name`` is the checkpoint's name in the family's own scheme (GGUF names are translated), ``shape``
+    is in torch order, ``encoding`` is the stored element type (``BF16``, ``Q4_1``, ...), ``offset``
+    counts from the file's start.
     """
 
     name: str
@@ -42,7 +43,7 @@ class TensorEntry:
 
 
 def read_bytes(entry: TensorEntry, into: memoryview) -> None:
-    """Fill ``into`` (``entry.nbytes`` long) from the file. Raises ModelError if the file is gone or cut short."""
+    """Fill ``into`` (``entry.nbytes`` long). Raises ModelError if the file is gone or cut short."""
     try:
         descriptor = os.open(entry.file, os.O_RDONLY)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Reading of weights: each tensor once, straight from its file into memory, converted to the serving dtype."""
+"""Reading of weights: each tensor once, from its file into memory, in the serving dtype."""
 
 from __future__ import annotations
 

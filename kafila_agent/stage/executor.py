@@ -1,4 +1,4 @@
-"""What a stage does with one frame, on the calling thread: check it, run it, and say what it costs in memory."""
+"""What a stage does with one frame, on the calling thread: check it, then run it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StageExecutor:
         return self._kv.nbytes
 
     def bind_thread(self) -> None:
-        """Make the calling thread compute with ``threads`` threads (torch keeps that number for each thread)."""
+        """Let the calling thread compute with ``threads`` threads (torch keeps that number per thread)."""
         torch.set_num_threads(self.threads)
 
     def run_blocks(self, frame: Frame) -> torch.Tensor:

@@ -1,9 +1,9 @@
 """Keys and values, reserved at load for every slot: nothing grows while serving.
 
-A block's cache writes at the position it was told and returns a view of what its attention may see, with the sizes
-that transformers' own cache gives, so that masks and results are the same. Going back to an earlier position is
-setting a length. A sliding-window block keeps its window and a slack (``model.kv``); when the slack is used up the
-window moves to the front of its buffer.
+A block's cache writes at the position it was told and returns a view of what its attention may see, with
+the sizes that transformers' own cache gives, so that masks and results are the same. Going back to an
+earlier position is setting a length. A sliding-window block keeps its window and a slack (``model.kv``);
+when the slack is used up the window moves to the front of its buffer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .errors import StageError
 
 
 class BlockCache(CacheLayerMixin):
-    """Keys and values of one block for one slot: buffers ``[1, heads, tokens kept, dim]``, views of the reservation."""
+    """Keys and values of one block and slot: views ``[1, heads, tokens kept, dim]`` of the reservation."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, window: int | None) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class SlotCache(Cache):
 
 
 class KvReservation:
-    """Memory for ``slots`` sequences of ``context_tokens`` in every block, written once so that it is really there."""
+    """Memory for ``slots`` sequences of ``context_tokens``, written once so that it is really there."""
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
 """A stage at work: one worker thread runs frames in order of arrival; the asyncio loop hears of results.
 
-At the head a token frame becomes hidden states of its own blocks and leaves for the next stage (alone in the ring it
-goes straight on); what comes back from the ring goes through final norm and LM head and is sampled.
+At the head a token frame becomes hidden states of its own blocks and leaves for the next stage (alone in
+the ring it goes straight on); what comes back from the ring goes through final norm and LM head and is
+sampled.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ _STEPS_REMEMBERED = 64
 class StageLoop:
     """Runs frames of one epoch on one executor.
 
-    Called on the asyncio loop that made it: ``send(frame)`` for the next stage, ``on_sampled(frame, result)``, and
-    ``on_error(frame, StageError)``. Called on the worker thread: ``sample(frame, logits)`` with logits float32
-    ``[rows_wanted, vocab_size]``; its result is handed to ``on_sampled`` (None where no row was wanted).
+    Called on the asyncio loop that made it: ``send(frame)`` for the next stage, ``on_sampled(frame,
+    result)``, and ``on_error(frame, StageError)``. Called on the worker thread: ``sample(frame,
+    logits)`` with logits float32 ``[rows_wanted, vocab_size]``; its result is handed to ``on_sampled``
+    (None where no row was wanted).
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class StageLoop:
 
     @property
     def measured_stage_s(self) -> float | None:
-        """Median seconds of the latest one-row steps (at the head: of its blocks, and of norm and LM head)."""
+        """Median seconds of the latest one-row steps; at the head, blocks plus norm and LM head."""
         if not self._block_steps_ns or (self._is_head and not self._head_steps_ns):
             return None
         head_ns = statistics.median(self._head_steps_ns) if self._is_head else 0
