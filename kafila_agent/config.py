@@ -43,3 +43,8 @@ class AgentConfig:
     def control_socket(self) -> Path:
         """Where ``kafila-ctl`` finds this agent."""
         return self.state_dir / "control.sock"
+
+    @property
+    def digest_cache(self) -> Path:
+        """Where digests of weights are remembered, so that each file is hashed once."""
+        return self.state_dir / "digests"

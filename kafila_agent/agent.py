@@ -1,0 +1,204 @@
+"""One agent: composes link, endpoint, sockets, API and metrics, and is in at most one session at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import AsyncIterator
+
+import structlog
+from kafila_proto import VERSION
+from kafila_proto import agent_pb2 as pb
+from kafila_proto.certificate import CertificateError
+from kafila_proto.names import InvalidName
+from kafila_proto.rendezvous_pb2 import ToAgent
+
+from kafila_agent.api.server import ApiServer
+from kafila_agent.config import AgentConfig
+from kafila_agent.control.link import LinkError, RendezvousLink
+from kafila_agent.control.local import AgentError, ControlSocket, Fault
+from kafila_agent.edge.endpoint import EdgeEndpoint
+from kafila_agent.entry import Entry
+from kafila_agent.identity import load_identity
+from kafila_agent.machine import Machine
+from kafila_agent.metrics import AgentMetrics, StatusCollector, serve_metrics
+from kafila_agent.status import build_status
+
+log = structlog.get_logger()
+
+# What a session will need and takes seconds to import: done while nobody waits for it yet.
+_HEAVY_MODULES = (
+    "kafila_agent.model.blocks",
+    "kafila_agent.stage.loop",
+    "kafila_agent.head.engine",
+    "kafila_agent.probe.capability",
+)
+
+
+class Agent:
+    """Start it, and it serves ``kafila-ctl`` until closed."""
+
+    def __init__(self, config: AgentConfig):
+        self._config = config
+        self._news = asyncio.Event()
+        self._machine: Machine | None = None
+        self._entry: Entry | None = None
+        self._control: ControlSocket | None = None
+        self._api: ApiServer | None = None
+        self._metrics_server = None
+        self._tasks: list[asyncio.Task] = []
+
+    @property
+    def machine(self) -> Machine:
+        """What sessions use of this machine; there from ``start`` on."""
+        assert self._machine is not None
+        return self._machine
+
+    @property
+    def entry(self) -> Entry:
+        """The way into sessions, and the one this agent is in."""
+        assert self._entry is not None
+        return self._entry
+
+    async def start(self) -> None:
+        """Open everything. Raises AgentError naming the port, path or name that is at fault."""
+        config = self._config
+        try:
+            config.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            identity = load_identity(config.state_dir, config.name)
+            link = RendezvousLink(config.rendezvous, identity, config.state_dir)
+        except (InvalidName, CertificateError, LinkError) as error:
+            raise AgentError(Fault.INVALID, str(error)) from error
+        except OSError as error:
+            raise AgentError(
+                Fault.INVALID, f"cannot use the state directory {config.state_dir}: {error.strerror}"
+            ) from error
+        metrics = AgentMetrics(VERSION)
+        endpoint = self._open_endpoint(identity)
+        self._machine = Machine(config, identity, endpoint, link, metrics, self._changed)
+        self._entry = Entry(self._machine)
+        link.on_message = self._receive
+        link.on_lost = self._lost
+        link.on_attached = lambda attachment: self._changed()
+        # Last what others see: by then there is something behind it.
+        await self._open_local(metrics)
+        self._tasks = [
+            asyncio.create_task(self._machine.carry_out_posts()),
+            asyncio.create_task(asyncio.to_thread(_import_heavy)),
+        ]
+        await self._attach(link)
+
+    def _open_endpoint(self, identity) -> EdgeEndpoint:
+        host, port = self._config.udp_host, self._config.udp_port
+        try:
+            return EdgeEndpoint.open(identity, host, port, relay_only=self._config.relay_only)
+        except OSError as error:
+            raise AgentError(
+                Fault.REFUSED, f"cannot open UDP {host}:{port} ({error.strerror}): choose another --udp-port"
+            ) from error
+
+    async def _open_local(self, metrics: AgentMetrics) -> None:
+        config = self._config
+        self._control = ControlSocket(config.control_socket, self)
+        await self._control.start()
+        self._api = ApiServer(config.api_host, config.api_port, self.entry.serving)
+        try:
+            await self._api.start()
+        except OSError as error:
+            raise AgentError(
+                Fault.REFUSED,
+                f"cannot serve the API at {config.api_host}:{config.api_port} ({error.strerror}): "
+                "choose another --api-port",
+            ) from error
+        metrics.registry.register(StatusCollector(self.status, lambda: self.machine.endpoint.edges))
+        try:
+            self._metrics_server = serve_metrics(metrics.registry, "127.0.0.1", config.metrics_port)
+        except OSError as error:
+            raise AgentError(
+                Fault.REFUSED,
+                f"cannot serve metrics at 127.0.0.1:{config.metrics_port} ({error.strerror}): "
+                "choose another --metrics-port",
+            ) from error
+
+    async def _attach(self, link: RendezvousLink) -> None:
+        try:
+            await link.attach()
+        except LinkError as error:
+            # A member's machine may start before its network does: go on trying, and say so to whoever asks.
+            log.warning("not attached", rendezvous=str(link.address), reason=str(error))
+            link.problem = str(error)
+            link.keep_trying()
+        self._changed()
+
+    async def close(self) -> None:
+        """Leave the session, telling the others, and let everything go."""
+        if self._entry is not None:
+            await self._entry.close()
+        if self._api is not None:
+            await self._api.close()
+        if self._control is not None:
+            await self._control.close()
+        if self._metrics_server is not None:
+            server, thread = self._metrics_server
+            await asyncio.to_thread(server.shutdown)
+            server.server_close()
+            thread.join()
+        for task in self._tasks:
+            task.cancel()
+        if self._machine is not None:
+            await self._machine.link.close()
+            await self._machine.endpoint.close()
+
+    # What the rendezvous says
+
+    def _receive(self, message: ToAgent) -> None:
+        self.entry.receive(message)
+        self._changed()
+
+    def _lost(self, reason: str) -> None:
+        self.entry.lost(reason)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    # What kafila-ctl asks
+
+    async def create_session(self, request: pb.CreateRequest) -> None:
+        """See ControlSocket."""
+        await self.entry.create(request)
+
+    async def join_session(self, code: str) -> None:
+        """See ControlSocket."""
+        await self.entry.join(code)
+
+    async def leave_session(self) -> None:
+        """See ControlSocket."""
+        await self.entry.leave()
+
+    async def probe(self, request: pb.ProbeRequest) -> pb.ProbeReply:
+        """See ControlSocket."""
+        return await self.entry.probe(request)
+
+    def status(self) -> pb.Status:
+        """See ControlSocket."""
+        port = self._metrics_server[0].server_port if self._metrics_server else 0
+        return build_status(
+            self.machine,
+            self.entry,
+            api_url=self._api.url if self._api else "",
+            metrics_url=f"http://127.0.0.1:{port}/metrics" if port else "",
+        )
+
+    async def watch(self) -> AsyncIterator[pb.Status]:
+        """See ControlSocket."""
+        while True:
+            news = self._news
+            yield self.status()
+            await news.wait()
+
+
+def _import_heavy() -> None:
+    for name in _HEAVY_MODULES:
+        importlib.import_module(name)

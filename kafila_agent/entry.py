@@ -1,0 +1,293 @@
+"""The way into a session, by creating or joining one, and the one session this agent is in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+from kafila_proto import agent_pb2 as pb
+from kafila_proto.pake import SESSION_ID_BYTES
+from kafila_proto.rendezvous_pb2 import FromAgent, Leave, ModelReference, ToAgent
+from kafila_proto.session_code import SessionCodeError, parse_session_code
+
+from kafila_agent.control.charter import StatementError
+from kafila_agent.control.introduction import (
+    CALL_S,
+    IllegalEvent,
+    Joined,
+    JoinerIntroduction,
+    Party,
+    Refused,
+    Send,
+    Tick,
+)
+from kafila_agent.control.link import Attachment
+from kafila_agent.control.local import AgentError, Fault
+from kafila_agent.hosting import Hosting, SessionTerms
+from kafila_agent.lifecycle import State
+from kafila_agent.machine import Machine
+from kafila_agent.measuring import measure_machine
+from kafila_agent.membership import Membership
+from kafila_planner.facts import member_to_json, model_to_json
+
+if TYPE_CHECKING:
+    from kafila_agent.model.manifest import Manifest
+
+log = structlog.get_logger()
+
+DTYPES = ("bfloat16", "float16", "float32")
+_ANSWER_S = 10.0  # how long the rendezvous may take to give a number
+
+
+class Entry:
+    """``membership`` is the session this agent is in or was in last; ``hosting`` is there if it is the host."""
+
+    def __init__(self, machine: Machine):
+        self.membership: Membership | None = None
+        self.hosting: Hosting | None = None
+        self._machine = machine
+        self._introduction: JoinerIntroduction | None = None
+        self._answer: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._busy = asyncio.Lock()
+
+    # Asked by kafila-ctl
+
+    async def create(self, request: pb.CreateRequest) -> None:
+        """Open a session with this agent as its host. Raises AgentError."""
+        async with self._free():
+            attachment = self._attachment()
+            manifest, reference = await asyncio.to_thread(self._describe, request)
+            terms = SessionTerms(
+                reference,
+                request.members,
+                request.context_tokens,
+                request.concurrency,
+                request.objective or "throughput",
+            )
+            session_id = os.urandom(SESSION_ID_BYTES)
+            hosting = Hosting(self._machine, session_id, terms, attachment.rendezvous_fingerprint)
+            self.hosting = hosting
+            self.membership = Membership(
+                self._machine,
+                session_id=session_id,
+                host_fingerprint=self._machine.identity.fingerprint,
+                manifest=manifest,
+            )
+            self._answer = asyncio.get_running_loop().create_future()
+            hosting.open()
+            await self._await_answer(
+                _ANSWER_S, "the rendezvous gave the session no number in time: try again"
+            )
+
+    async def join(self, code: str) -> None:
+        """Be admitted to the session of ``code``. Raises AgentError."""
+        async with self._free():
+            attachment = self._attachment()
+            try:
+                parsed = parse_session_code(code)
+            except SessionCodeError as error:
+                raise AgentError(Fault.INVALID, str(error)) from error
+            if self._introduction is None:
+                identity = self._machine.identity
+                self._introduction = JoinerIntroduction(
+                    Party(identity.name, identity.certificate_der, attachment.rendezvous_fingerprint)
+                )
+            self._introduction.reset()
+            self.hosting = self.membership = None
+            self._answer = asyncio.get_running_loop().create_future()
+            self._obey(self._introduction.join(parsed, time.monotonic()))
+            await self._await_answer(CALL_S + 1, "the host did not answer: try again in a moment")
+
+    async def leave(self) -> None:
+        """Leave the session. Raises AgentError if there is none."""
+        if self.membership is None or self.membership.state is State.LEFT:
+            raise AgentError(Fault.NOT_FOUND, "this machine is in no session")
+        self.membership.leave()
+        await self._closed()
+
+    async def probe(self, request: pb.ProbeRequest) -> pb.ProbeReply:
+        """Measure this machine. Raises AgentError."""
+        dtype = self._checked_dtype(request.dtype or DTYPES[0])
+        manifest = await asyncio.to_thread(self._manifest, request.model) if request.model else None
+        facts, _ = await measure_machine(self._machine, manifest, dtype)
+        return pb.ProbeReply(member_json=json.dumps(member_to_json(facts)))
+
+    def serving(self):
+        """(engine or None, model's name, who to ask instead): what the API needs to know."""
+        membership = self.membership
+        seat = membership.seat if membership else None
+        return seat.engine if seat else None
+
+    async def close(self) -> None:
+        """Leave, for good."""
+        if self.membership is not None:
+            self.membership.leave("its agent was stopped")
+        await self._closed()
+
+    async def _closed(self) -> None:
+        if self.hosting is not None:
+            self.hosting.close()
+        if self.membership is not None:
+            await self.membership.closed()
+            await self._machine.flush()
+
+    # Said by the rendezvous
+
+    def receive(self, message: ToAgent) -> None:
+        """Whatever comes down the stream, in order."""
+        kind = message.WhichOneof("message")
+        if kind == "created" and self.hosting is not None:
+            self.hosting.opened(message.created.number)
+            self._answered()
+        elif kind == "introduction" and self.hosting is not None:
+            self.hosting.introduce(message.introduction)
+        elif kind == "introduction":
+            self._introduce(message.introduction)
+        elif kind == "reports" and self.hosting is not None:
+            self._countersign(message)
+        elif kind == "problem" and self._waiting():
+            self._refused(message)
+        elif kind == "problem" and message.problem.request == "create" and self.hosting is not None:
+            self.hosting.expire(message.problem.detail)
+        elif self.membership is not None:
+            self.membership.receive(message)
+
+    def lost(self, reason: str) -> None:
+        """The stream to the rendezvous broke: it has told the others that this member is gone."""
+        if self._introduction is not None:
+            self._introduction.reset()
+        self._answered(AgentError(Fault.UNREACHABLE, reason))
+        if self.hosting is not None:
+            self.hosting.close()
+        if self.membership is not None:
+            self.membership.end(f"lost the rendezvous: {reason}")
+
+    def _countersign(self, message: ToAgent) -> None:
+        assert self.hosting is not None
+        assert self.membership is not None
+        try:
+            self.hosting.countersign(message.reports)
+        except StatementError as error:
+            self.membership.leave(f"does not believe the rendezvous's plan: {error}")
+
+    def _refused(self, message: ToAgent) -> None:
+        problem = message.problem
+        if problem.request == "join" and self._introduction is not None:
+            self._obey(self._introduction.refuse(problem.code, problem.detail))
+        else:
+            self.hosting = self.membership = None
+            self._answered(AgentError(Fault.REFUSED, problem.detail))
+
+    def _introduce(self, event) -> None:
+        if self._introduction is None:
+            return
+        try:
+            self._obey(self._introduction.handle(event, time.monotonic()))
+        except IllegalEvent as error:
+            log.warning("introduction out of turn", reason=str(error))
+
+    def _obey(self, commands: list) -> None:
+        for command in commands:
+            match command:
+                case Send(message):
+                    self._machine.post(message)
+                case Joined(session_id, _, host_fingerprint):
+                    self.hosting = None
+                    self.membership = Membership(
+                        self._machine, session_id=session_id, host_fingerprint=host_fingerprint
+                    )
+                    self._answered()
+                case Refused(reason):
+                    self._answered(AgentError(Fault.NOT_FOUND, reason))
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._introduction is not None and self._introduction.deadline is not None:
+            delay_s = max(0.0, self._introduction.deadline - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._introduce, Tick())
+
+    # Waiting for an answer
+
+    def _free(self) -> asyncio.Lock:
+        if self._busy.locked() or (self.membership and self.membership.state is not State.LEFT):
+            raise AgentError(
+                Fault.REFUSED, "this machine is in a session already: `kafila-ctl session leave` first"
+            )
+        return self._busy
+
+    def _waiting(self) -> bool:
+        return self._answer is not None and not self._answer.done()
+
+    def _answered(self, error: AgentError | None = None) -> None:
+        if self._answer is not None and not self._answer.done():
+            if error is None:
+                self._answer.set_result(None)
+            else:
+                self._answer.set_exception(error)
+
+    async def _await_answer(self, timeout_s: float, late: str) -> None:
+        """Until the rendezvous or the host answers. An answer that does not come leaves nothing half-open."""
+        assert self._answer is not None
+        try:
+            await asyncio.wait_for(self._answer, timeout_s)
+        except TimeoutError:
+            self._machine.post(FromAgent(leave=Leave()))
+            self.hosting = self.membership = None
+            raise AgentError(Fault.UNREACHABLE, late) from None
+
+    def _attachment(self) -> Attachment:
+        link = self._machine.link
+        if link.attachment is None or link.state != "attached":
+            raise AgentError(
+                Fault.UNREACHABLE, link.problem or f"not attached to the rendezvous at {link.address} yet"
+            )
+        return link.attachment
+
+    # The model
+
+    @staticmethod
+    def _checked_dtype(dtype: str) -> str:
+        if dtype not in DTYPES:
+            raise AgentError(Fault.INVALID, f"--dtype {dtype}: one of {', '.join(DTYPES)} is served")
+        return dtype
+
+    def _manifest(self, model: str) -> Manifest:
+        from kafila_agent.model.errors import ModelError
+        from kafila_agent.model.locate import locate_model
+        from kafila_agent.model.manifest import read_manifest
+
+        config = self._machine.config
+        try:
+            return read_manifest(locate_model(model, config.model_dirs), digest_cache=config.digest_cache)
+        except ModelError as error:
+            raise AgentError(Fault.NOT_FOUND, str(error)) from error
+
+    def _describe(self, request: pb.CreateRequest) -> tuple[Manifest, ModelReference]:
+        from kafila_agent.model.facts import describe_model
+
+        dtype = self._checked_dtype(request.dtype or DTYPES[0])
+        manifest = self._manifest(request.model)
+        limit = getattr(manifest.model_config, "max_position_embeddings", None)
+        if limit is not None and request.context_tokens > limit:
+            raise AgentError(
+                Fault.INVALID,
+                f"--context {request.context_tokens}: {manifest.name} was made for at most {limit} tokens",
+            )
+        facts = describe_model(
+            manifest, dtype, context_tokens=request.context_tokens, concurrency=request.concurrency
+        )
+        reference = ModelReference(
+            name=manifest.name,
+            digest=manifest.digest,
+            dtype=dtype,
+            facts_json=json.dumps(model_to_json(facts)),
+        )
+        return manifest, reference

@@ -1,0 +1,141 @@
+"""What the host of a session does beside being a member: admits by the code, charters, countersigns the plan."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import structlog
+from kafila_proto.rendezvous_pb2 import (
+    Charter,
+    CreateSession,
+    FromAgent,
+    Introduction,
+    ModelReference,
+    ReportsComplete,
+)
+from kafila_proto.session_code import SessionCode, make_words
+
+from kafila_agent.control.charter import countersign, make_charter
+from kafila_agent.control.introduction import (
+    Admitted,
+    AttemptFailed,
+    HostIntroduction,
+    IllegalEvent,
+    Party,
+    Send,
+    Stopped,
+    Tick,
+)
+from kafila_agent.machine import Machine
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class SessionTerms:
+    """What the host asks for."""
+
+    model: ModelReference
+    expected_members: int
+    context_tokens: int
+    concurrency: int
+    objective: str
+
+
+class Hosting:
+    """One session's host. ``code`` is what is read out to friends; empty once nobody is admitted any more."""
+
+    def __init__(
+        self, machine: Machine, session_id: bytes, terms: SessionTerms, rendezvous_fingerprint: bytes
+    ):
+        self.code = ""
+        self.notice = ""  # what the host should know about admissions
+        self._machine = machine
+        self._session_id = session_id
+        self._terms = terms
+        self._revision = 0
+        self._words = make_words()
+        self._charter: Charter | None = None
+        identity = machine.identity
+        self._introduction = HostIntroduction(
+            Party(identity.name, identity.certificate_der, rendezvous_fingerprint),
+            session_id,
+            self._words,
+            terms.expected_members,
+        )
+        self._timer: asyncio.TimerHandle | None = None
+
+    def open(self) -> None:
+        """Ask the rendezvous for a number."""
+        create = CreateSession(session_id=self._session_id, expected_members=self._terms.expected_members)
+        self._machine.post(FromAgent(create=create))
+
+    def opened(self, number: str) -> None:
+        """The rendezvous gave the session its number: the code is complete, and the host the first of the roster."""
+        if len(self._introduction.roster) < self._terms.expected_members:
+            self.code = str(SessionCode(number, self._words))
+        self._write_charter()
+
+    def introduce(self, event: Introduction | Tick) -> None:
+        """Somebody knocks, proves, or fails to."""
+        try:
+            commands = self._introduction.handle(event, time.monotonic())
+        except IllegalEvent as error:
+            log.warning("introduction out of turn", reason=str(error))
+            return
+        for command in commands:
+            match command:
+                case Send(message):
+                    self._machine.post(message)
+                case Admitted(name, _):
+                    log.info("admitted", member=name)
+                    self._write_charter()
+                case AttemptFailed(failures):
+                    self.notice = f"{failures} failed attempt{'s' * (failures > 1)} to join with this code"
+                case Stopped(reason):
+                    self.code = ""
+                    self.notice = "" if reason == "everyone is here" else f"nobody is admitted: {reason}"
+        self._set_timer()
+        self._machine.changed()
+
+    def countersign(self, reports: ReportsComplete) -> None:
+        """Recompute the plan from the members' own reports and sign it. Raises StatementError."""
+        assert self._charter is not None
+        signed = countersign(reports, self._charter, self._machine.identity)
+        self._machine.post(FromAgent(plan=signed))
+
+    def expire(self, notice: str) -> None:
+        """The code's number leads nowhere any more."""
+        self.code, self.notice = "", notice
+
+    def close(self) -> None:
+        """Nobody is admitted any more."""
+        self.code = ""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _write_charter(self) -> None:
+        self._revision += 1
+        signed = make_charter(
+            self._machine.identity,
+            session_id=self._session_id,
+            revision=self._revision,
+            expected_members=self._terms.expected_members,
+            context_tokens=self._terms.context_tokens,
+            concurrency=self._terms.concurrency,
+            model=self._terms.model,
+            roster=list(self._introduction.roster.items()),
+            objective=self._terms.objective,
+        )
+        self._charter = Charter.FromString(signed.payload)
+        self._machine.post(FromAgent(charter=signed))
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._introduction.deadline is not None:
+            delay_s = max(0.0, self._introduction.deadline - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.introduce, Tick())

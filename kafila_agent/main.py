@@ -1,0 +1,151 @@
+"""``kafila-agent``: the program on a member's machine."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+
+from kafila_agent.config import AgentConfig, default_model_dirs, default_state_dir
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from "8G", "512MiB" or a plain number. Raises typer.BadParameter."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKmMgGtT]?i?|)B?\s*", text)
+    unit = match[2].upper() if match else ""
+    if not match or unit not in _UNITS or (size := int(float(match[1]) * _UNITS[unit])) <= 0:
+        raise typer.BadParameter(f"{text!r} is not a size: write 8G, 512MiB or a number of bytes")
+    return size
+
+
+def default_name() -> str:
+    """This machine's name, with what a member's name may not hold made into dashes."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname().split(".")[0])[:32] or "member"
+
+
+@app.command()
+def run(
+    rendezvous: Annotated[
+        str,
+        typer.Option(
+            envvar="KAFILA_RENDEZVOUS",
+            help="HOST:PORT, or HOST:PORT#FINGERPRINT to pin its certificate from the start.",
+        ),
+    ],
+    name: Annotated[str, typer.Option(envvar="KAFILA_NAME", help="What the others call this machine.")] = "",
+    state_dir: Annotated[
+        Path, typer.Option(envvar="KAFILA_STATE_DIR", default_factory=default_state_dir)
+    ] = ...,
+    model_dir: Annotated[
+        list[Path] | None,
+        typer.Option(envvar="KAFILA_MODEL_DIR", help="Where models lie, beside the hub's cache; repeatable."),
+    ] = None,
+    udp_host: Annotated[str, typer.Option(help="Address of the data plane.")] = "0.0.0.0",  # noqa: S104
+    udp_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any.")] = 0,
+    api_port: Annotated[int, typer.Option(min=0, max=65535, help="OpenAI API on 127.0.0.1; 0: any.")] = 7480,
+    metrics_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Prometheus on 127.0.0.1; 0: any.")
+    ] = 9470,
+    threads: Annotated[int, typer.Option(min=0, help="Compute threads; 0: one a core.")] = 0,
+    memory: Annotated[
+        str, typer.Option(help="Use at most this much memory, such as 8G; what is free otherwise.")
+    ] = "",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0, mps.")] = "cpu",
+    relay_only: Annotated[bool, typer.Option("--relay-only", help="Open no direct edge.")] = False,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    until_stdin_closes: Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)] = False,
+) -> None:
+    """Run this machine's agent until SIGINT or SIGTERM."""
+    configure_logs(log_level)
+    config = AgentConfig(
+        name=name or default_name(),
+        state_dir=state_dir,
+        rendezvous=rendezvous,
+        udp_host=udp_host,
+        udp_port=udp_port,
+        api_port=api_port,
+        metrics_port=metrics_port,
+        threads=threads or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else [0]),
+        memory_limit_bytes=parse_bytes(memory) if memory else None,
+        device=device,
+        relay_only=relay_only,
+        model_dirs=tuple(model_dir) if model_dir else default_model_dirs(),
+    )
+    if missing := [module for module in ("torch", "transformers", "aioquic") if not _installed(module)]:
+        _leave(f"{', '.join(missing)} not installed: pip install 'kafila[agent]'")
+    raise typer.Exit(asyncio.run(_serve(config, until_stdin_closes)))
+
+
+async def _serve(config: AgentConfig, until_stdin_closes: bool) -> int:
+    from kafila_agent.agent import Agent
+    from kafila_agent.control.local import AgentError
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    if until_stdin_closes:
+        loop.add_reader(sys.stdin, lambda: stop.set() if not sys.stdin.buffer.read1() else None)
+    agent = Agent(config)
+    try:
+        await agent.start()
+        await stop.wait()
+    except AgentError as error:
+        print(f"kafila-agent: {error.detail}", file=sys.stderr)
+        return 1
+    finally:
+        await agent.close()
+    return 0
+
+
+def configure_logs(level: str) -> None:
+    """JSON lines on stderr, or plain lines on a terminal. Prompts and codes are never logged."""
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise typer.BadParameter(f"{level!r} is not one of debug, info, warning, error")
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
+    if sys.stderr.isatty():
+        renderer = structlog.dev.ConsoleRenderer()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def _installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _leave(message: str) -> None:
+    typer.echo(f"kafila-agent: {message}", err=True)
+    raise typer.Exit(1)
+
+
+def main() -> None:
+    """Entry point."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

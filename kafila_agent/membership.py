@@ -1,0 +1,337 @@
+"""One session as this member lives it. ``lifecycle.py`` decides what comes next; this carries it out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+from kafila_proto.rendezvous_pb2 import (
+    Charter,
+    CircuitGrant,
+    CircuitRequest,
+    EdgeState,
+    FromAgent,
+    Leave,
+    MemberUpdate,
+    Plan,
+    Progress,
+    Report,
+    Signed,
+    ToAgent,
+)
+
+from kafila_agent.control.charter import StatementError, make_report, verify_charter, verify_plan
+from kafila_agent.edge.edge import Edge, EdgeError
+from kafila_agent.edge.session import EdgeSession
+from kafila_agent.lifecycle import Command, Event, Lifecycle, State
+from kafila_agent.machine import Machine
+from kafila_agent.measuring import measure_member
+from kafila_agent.seat import Seat, neighbours
+from kafila_agent.work import Work, WorkError, load_work
+from kafila_planner.ring import Refusal, RingPlan, plan_from_json
+
+if TYPE_CHECKING:
+    from kafila_agent.model.manifest import Manifest
+
+log = structlog.get_logger()
+
+_PROGRESS_S = 0.2  # how often the others hear how much is loaded
+_EDGE_REPORT_S = 5.0  # how often they hear the edges' round trips
+
+
+class Membership:
+    """Made when this agent is in; ``receive`` gets what the rendezvous delivers; over when ``state`` is LEFT."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        session_id: bytes,
+        host_fingerprint: bytes,
+        manifest: Manifest | None = None,
+    ):
+        self.lifecycle = Lifecycle()
+        self.charter = Charter()
+        self.plan: RingPlan | None = None
+        self.plan_message = Plan()
+        self.progress: dict[bytes, Progress] = {}
+        self.seat: Seat | None = None
+        self.reason = ""
+        self.refused = False
+        self._machine = machine
+        self._session_id = session_id
+        self._host = host_fingerprint
+        self._manifest = manifest
+        self._report: Signed | None = None
+        self._work: Work | None = None
+        self._edges: dict[str, Edge] = {}
+        self._circuits: dict[bytes, asyncio.Future[CircuitGrant]] = {}
+        self._loaded = (0, 0)
+        self._last_told_s = 0.0
+        self._task: asyncio.Task | None = None
+        self._telling: asyncio.Task | None = None
+
+    @property
+    def state(self) -> State:
+        """Where this member is."""
+        return self.lifecycle.state
+
+    @property
+    def epoch(self) -> int:
+        """Number of the plan in force; 0 before the first."""
+        return self.plan_message.epoch
+
+    @property
+    def edges(self) -> list[Edge]:
+        """This member's edges that stand."""
+        return [edge for edge in self._edges.values() if not edge.closed]
+
+    def fingerprint_of(self, name: str) -> bytes:
+        """A member's fingerprint, by the roster."""
+        return next(entry.fingerprint for entry in self.charter.roster if entry.name == name)
+
+    # What the rendezvous delivers
+
+    def receive(self, message: ToAgent) -> None:
+        """Take one message. What does not verify is dropped with a warning: the rendezvous is not trusted."""
+        kind = message.WhichOneof("message")
+        handler: Callable | None = {
+            "charter": self._take_charter,
+            "plan": self._take_plan,
+            "circuit": self._take_circuit,
+            "member": self._take_update,
+            "serve": self._take_serve,
+            "closed": lambda closed: self.end(closed.reason),
+            "problem": self._take_problem,
+        }.get(kind)
+        if handler is None or self.state is State.LEFT:
+            return
+        try:
+            handler(getattr(message, kind))
+        except StatementError as error:
+            log.warning("statement refused", kind=kind, reason=str(error))
+        self._machine.changed()
+
+    def _take_charter(self, signed: Signed) -> None:
+        self.charter = verify_charter(signed, self._host, self.charter.revision, session_id=self._session_id)
+        if self.state is State.JOINING:
+            self._step(Event.CHARTERED)
+
+    def _take_plan(self, signed: Signed) -> None:
+        assert self._report is not None
+        message = verify_plan(signed, self.charter, self._report, self.epoch)
+        plan = plan_from_json(json.loads(message.plan_json))
+        self.plan_message = message
+        if isinstance(plan, Refusal):
+            self.refused = True
+            self.end(plan.reason)
+            return
+        self.plan = plan
+        self._step(Event.PLANNED)
+
+    def _take_circuit(self, grant: CircuitGrant) -> None:
+        if grant.epoch == self.epoch:
+            circuit = self._circuit(grant.peer)
+            if not circuit.done():
+                circuit.set_result(grant)
+
+    def _take_update(self, update: MemberUpdate) -> None:
+        self.progress[update.member] = update.progress
+
+    def _take_serve(self, serve) -> None:
+        if serve.epoch == self.epoch and self.state is State.READY:
+            self._step(Event.SERVE)
+
+    def _take_problem(self, problem) -> None:
+        if problem.request == "circuit":
+            for circuit in self._circuits.values():
+                if not circuit.done():
+                    circuit.set_exception(EdgeError(problem.detail))
+        elif problem.request in ("charter", "report", "plan"):
+            self.leave(problem.detail)  # without these the session cannot go on
+        else:
+            log.warning("refused", request=problem.request, reason=problem.detail)
+
+    # What is to be done
+
+    def _step(self, event: Event) -> None:
+        command = self.lifecycle.handle(event)
+        log.info("member", state=self.state.name.lower(), epoch=self.epoch)
+        self.tell()
+        if command is not None:
+            self._task = asyncio.create_task(self._carry_out(command))
+
+    async def _carry_out(self, command: Command) -> None:
+        action = {
+            Command.PROBE: self._probe,
+            Command.SEND_REPORT: self._send_report,
+            Command.CONNECT: self._connect,
+            Command.LOAD: self._load,
+            Command.SERVE: self._serve,
+        }[command]
+        try:
+            following = await action()
+        except (WorkError, EdgeError) as error:
+            self.leave(str(error))
+            return
+        except Exception as error:  # a fault of ours ends our session with its name, not the agent
+            log.exception("session failed")
+            self.leave(f"{type(error).__name__}: {error}")
+            return
+        if following is not None:
+            self._step(following)
+
+    async def _probe(self) -> Event | None:
+        reference = self.charter.model
+        measured = await measure_member(self._machine, reference, self._manifest)
+        self._manifest = measured.manifest
+        self._report = make_report(
+            self._machine.identity,
+            session_id=self._session_id,
+            member_json=measured.member_json,
+            candidates=measured.candidates,
+            problem=measured.problem,
+        )
+        if measured.problem:
+            self._machine.post(FromAgent(report=self._report))
+            self.refused = True
+            self.end(measured.problem)
+            return None
+        return Event.PROBED
+
+    async def _send_report(self) -> None:
+        self._machine.post(FromAgent(report=self._report))
+
+    async def _connect(self) -> Event:
+        assert self.plan is not None
+        identity = self._machine.identity
+        roster = {entry.fingerprint: entry.name for entry in self.charter.roster}
+        self._machine.endpoint.enter(EdgeSession(self._session_id, self.epoch, identity.name, roster))
+        if identity.name in self.plan.ring:
+            peers = set(neighbours(self.plan, identity.name)) - {identity.name}
+            edges = await asyncio.gather(*(self._connect_to(peer) for peer in sorted(peers)))
+            self._edges = dict(zip(sorted(peers), edges, strict=True))
+            for edge in edges:
+                edge.on_closed = lambda reason, peer=edge.peer: self.leave(
+                    f"lost its edge to {peer}: {reason}"
+                )
+        self._telling = asyncio.create_task(self._keep_telling())
+        return Event.CONNECTED
+
+    async def _connect_to(self, peer: str) -> Edge:
+        fingerprint = self.fingerprint_of(peer)
+        names = [entry.name for entry in self.charter.roster]
+        report = Report.FromString(self.plan_message.reports[names.index(peer)].payload)
+        attachment = self._machine.link.attachment
+        relay = (attachment.host, attachment.udp_port) if attachment else None
+        return await self._machine.endpoint.connect(fingerprint, report.candidates, self._ask_circuit, relay)
+
+    async def _ask_circuit(self, peer: bytes) -> CircuitGrant:
+        circuit = self._circuit(peer)
+        self._machine.post(FromAgent(circuit=CircuitRequest(epoch=self.epoch, peer=peer)))
+        return await circuit
+
+    def _circuit(self, peer: bytes) -> asyncio.Future[CircuitGrant]:
+        """The grant for the path to ``peer``, whichever of the two asked for it."""
+        return self._circuits.setdefault(peer, asyncio.get_running_loop().create_future())
+
+    async def _load(self) -> Event:
+        assert self.plan is not None
+        if self._machine.identity.name in self.plan.ring:
+            assert self._manifest is not None
+            self._work = await load_work(
+                self._machine.config,
+                self.plan,
+                self.charter,
+                self._manifest,
+                self._machine.identity.name,
+                self._loading,
+            )
+        return Event.LOADED
+
+    def _loading(self, loaded_bytes: int, total_bytes: int) -> None:
+        self._loaded = (loaded_bytes, total_bytes)
+        now = asyncio.get_running_loop().time()
+        if loaded_bytes == total_bytes or now - self._last_told_s >= _PROGRESS_S:
+            self._last_told_s = now
+            self.tell()
+
+    async def _serve(self) -> None:
+        if self._work is None:
+            return  # no seat in this plan: there is nothing to do but to be a member
+        assert self.plan is not None
+        self.seat = Seat(
+            self.plan,
+            self._machine.identity.name,
+            self._edges,
+            self._work.executor,
+            epoch=self.epoch,
+            concurrency=self.charter.concurrency,
+            context_tokens=self.charter.context_tokens,
+            text=self._work.text,
+            observer=self._machine.metrics,
+        )
+
+    # What the others hear
+
+    def tell(self) -> None:
+        """How far this member is, to the rendezvous and so to the others."""
+        edges = [
+            EdgeState(peer=edge.fingerprint, path=edge.path, rtt_s=edge.rtt_s or 0.0) for edge in self.edges
+        ]
+        progress = Progress(
+            epoch=self.epoch,
+            state=int(self.state),
+            loaded_bytes=self._loaded[0],
+            total_bytes=self._loaded[1],
+            edges=edges,
+        )
+        self.progress[self._machine.identity.fingerprint] = progress
+        if self.state is not State.LEFT:
+            self._machine.post(FromAgent(progress=progress))
+        self._machine.changed()
+
+    async def _keep_telling(self) -> None:
+        while True:
+            await asyncio.sleep(_EDGE_REPORT_S)
+            self.tell()
+
+    # The end
+
+    def leave(self, reason: str = "") -> None:
+        """Leave of our own accord, or because of ``reason``; the others are told."""
+        if self.state is not State.LEFT:
+            self._machine.post(FromAgent(leave=Leave(reason=reason)))
+            self.end(reason or "left the session")
+
+    def end(self, reason: str) -> None:
+        """The session is over for us. What it held is let go, in the background."""
+        if self.state is State.LEFT:
+            return
+        self.reason = reason
+        for task in (self._task, self._telling):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+        self._step_to_left()
+
+    def _step_to_left(self) -> None:
+        self.lifecycle.handle(Event.END)
+        log.info("member", state="left", reason=self.reason)
+        self.tell()
+        self._machine.endpoint.leave(self.reason)
+        self._task = asyncio.create_task(self._let_go())
+
+    async def _let_go(self) -> None:
+        seat, self._work = self.seat, None
+        if seat is not None:
+            await seat.close(self.reason)
+            self.seat = None
+        self._edges = {}
+
+    async def closed(self) -> None:
+        """Wait until what the session held is let go."""
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)

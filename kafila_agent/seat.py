@@ -1,0 +1,139 @@
+"""This member's seat in the ring at work: its stage loop, its two edges, and on the head the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from kafila_agent.edge.edge import Edge
+from kafila_agent.edge.frame import Dtype, Frame, FrameError, Kind, parse_frame
+from kafila_planner.ring import RingPlan
+
+if TYPE_CHECKING:
+    from kafila_agent.head.engine import Engine
+    from kafila_agent.head.observer import Observer
+    from kafila_agent.head.text import Text
+    from kafila_agent.stage.executor import StageExecutor
+
+log = structlog.get_logger()
+
+# Rows of a prefill frame. Chunks start at multiples of it, so it must be the same whoever is head.
+PREFILL_CHUNK = 256
+_ERROR_BYTES = 1000
+
+
+def neighbours(plan: RingPlan, name: str) -> tuple[str, str]:
+    """(upstream, downstream) of a seated member; itself twice where it is alone."""
+    ring = plan.ring
+    place = ring.index(name)
+    return ring[place - 1], ring[(place + 1) % len(ring)]
+
+
+class Seat:
+    """Frames in from upstream, through our blocks, out downstream. Made on the event loop that serves it."""
+
+    def __init__(
+        self,
+        plan: RingPlan,
+        name: str,
+        edges: Mapping[str, Edge],
+        executor: StageExecutor,
+        *,
+        epoch: int,
+        concurrency: int,
+        context_tokens: int,
+        text: Text | None,
+        observer: Observer | None,
+    ):
+        from kafila_agent.head.engine import Engine
+        from kafila_agent.stage.loop import StageLoop
+
+        self.plan = plan
+        self._epoch = epoch
+        upstream, downstream = neighbours(plan, name)
+        self._downstream = edges.get(downstream)
+        self._upstream = edges.get(upstream)
+        self.engine: Engine | None = None
+        if text is not None:
+            self.engine = Engine(
+                self._launch,
+                text,
+                epoch=epoch,
+                slots=concurrency,
+                context_tokens=context_tokens,
+                prefill_chunk=PREFILL_CHUNK,
+                observer=observer,
+            )
+        self.loop = StageLoop(
+            executor,
+            epoch=epoch,
+            is_head=self.engine is not None,
+            is_last=plan.ring[-1] == name,
+            send=self._send,
+            sample=self.engine.sample if self.engine else None,
+            on_sampled=self.engine.on_sampled if self.engine else None,
+            on_error=self._failed,
+        )
+        if self._upstream is not None:
+            self._upstream.on_frame = self._received
+
+    @property
+    def measured_stages_s(self) -> dict[str, float]:
+        """Median compute of a decode step, by member; the head alone knows, from what its frames brought back."""
+        ring = self.plan.ring
+        if self.engine is None:
+            return {}
+        visits = self.engine.measured().stage_compute_s
+        if len(visits) != len(ring) + 1:
+            return {}
+        # The head is visited twice: its blocks first, norm and LM head last.
+        return dict(zip(ring, (visits[0] + visits[-1], *visits[1:-1]), strict=True))
+
+    async def close(self, reason: str) -> None:
+        """End every sequence with ``reason`` and let the worker go."""
+        if self._upstream is not None:
+            self._upstream.on_frame = None
+        if self.engine is not None:
+            self.engine.fail(reason)
+        await self.loop.close()
+
+    def _launch(self, frame: Frame) -> None:
+        self.loop.submit(frame)
+
+    def _send(self, frame: Frame) -> None:
+        assert self._downstream is not None
+        self._downstream.send(frame.encode())
+
+    def _received(self, data: bytes) -> None:
+        try:
+            frame = parse_frame(data)
+        except FrameError as error:
+            log.warning("frame dropped", reason=str(error))
+            return
+        if frame.kind is not Kind.FAILED:
+            self.loop.submit(frame)
+        elif frame.epoch == self._epoch:
+            self._failed(frame, RuntimeError(bytes(frame.payload).decode(errors="replace")))
+
+    def _failed(self, frame: Frame, error: Exception) -> None:
+        """A frame could not be run, here or upstream: the head ends its sequence, the others only pass it on."""
+        if self.engine is not None:
+            self.engine.on_error(frame, error)
+            return
+        text = str(error).encode()[:_ERROR_BYTES]
+        log.warning("stage failed", sequence=frame.sequence, reason=str(error))
+        self._send(
+            replace(
+                frame,
+                kind=Kind.FAILED,
+                dtype=Dtype.UINT8,
+                rows=len(text),
+                width=0,
+                rows_wanted=0,
+                stage_times=(),
+                payload=text,
+            )
+        )

@@ -1,0 +1,102 @@
+"""The agent's status as a message for ``kafila-ctl``, the metrics and whoever watches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafila_proto import VERSION
+from kafila_proto import agent_pb2 as pb
+from kafila_proto.rendezvous_pb2 import Progress, RosterEntry
+
+from kafila_agent.lifecycle import State
+from kafila_agent.machine import Machine
+
+if TYPE_CHECKING:
+    from kafila_agent.entry import Entry
+    from kafila_agent.membership import Membership
+
+# A member's state says how far the session is, as this member knows it.
+_SESSION_STATE = {
+    State.JOINING: pb.SessionStatus.FORMING,
+    State.PROBING: pb.SessionStatus.FORMING,
+    State.WAITING: pb.SessionStatus.FORMING,
+    State.CONNECTING: pb.SessionStatus.CONNECTING,
+    State.LOADING: pb.SessionStatus.LOADING,
+    State.READY: pb.SessionStatus.LOADING,
+    State.SERVING: pb.SessionStatus.SERVING,
+    State.LEFT: pb.SessionStatus.CLOSED,
+}
+
+
+def build_status(machine: Machine, entry: Entry, *, api_url: str, metrics_url: str) -> pb.Status:
+    """A snapshot. The code shows on the host's own machine, and only while it admits."""
+    link = machine.link
+    status = pb.Status(
+        name=machine.identity.name,
+        fingerprint=machine.identity.fingerprint.hex(),
+        version=VERSION,
+        rendezvous=str(link.address),
+        attached=link.state == "attached",
+        api_url=api_url,
+        metrics_url=metrics_url,
+    )
+    if entry.membership is not None:
+        status.session.CopyFrom(_session(entry.membership))
+        if entry.hosting is not None and entry.membership.state is not State.LEFT:
+            status.session.code = entry.hosting.code
+            status.session.reason = entry.hosting.notice
+    return status
+
+
+def _session(membership: Membership) -> pb.SessionStatus:
+    charter, plan = membership.charter, membership.plan_message
+    session = pb.SessionStatus(
+        state=_SESSION_STATE[membership.state],
+        reason=membership.reason,
+        refused=membership.refused,
+        model=charter.model.name,
+        dtype=charter.model.dtype,
+        expected_members=charter.expected_members,
+        context_tokens=charter.context_tokens,
+        concurrency=charter.concurrency,
+        epoch=membership.epoch,
+        fleet_json=plan.fleet_json,
+        plan_json=plan.plan_json,
+    )
+    names = {entry.fingerprint: entry.name for entry in charter.roster}
+    predicted = {s.member: s.predicted_s for s in membership.plan.stages} if membership.plan else {}
+    measured = membership.seat.measured_stages_s if membership.seat else {}
+    for entry in charter.roster:
+        progress = membership.progress.get(entry.fingerprint, Progress(state=int(State.JOINING)))
+        member = _member(entry, progress, names)
+        if predicted.get(entry.name) is not None:
+            member.predicted_stage_s = predicted[entry.name]
+        if entry.name in measured:
+            member.measured_stage_s = measured[entry.name]
+        session.members.append(member)
+    if membership.seat is not None and membership.seat.engine is not None:
+        session.measured.CopyFrom(_measured(membership.seat.engine.measured()))
+    return session
+
+
+def _member(entry: RosterEntry, progress: Progress, names: dict[bytes, str]) -> pb.MemberStatus:
+    member = pb.MemberStatus(
+        name=entry.name,
+        state=progress.state,
+        detail=progress.detail,
+        loaded_bytes=progress.loaded_bytes,
+        total_bytes=progress.total_bytes,
+    )
+    for edge in progress.edges:
+        named = member.edges.add(peer=names.get(edge.peer, "?"), path=edge.path)
+        if edge.rtt_s:
+            named.rtt_s = edge.rtt_s
+    return member
+
+
+def _measured(measured) -> pb.Measured:
+    message = pb.Measured(tokens=measured.tokens)
+    for field in ("tokens_per_s", "ttft_s", "network_share"):
+        if (value := getattr(measured, field)) is not None:
+            setattr(message, field, value)
+    return message

@@ -1,0 +1,106 @@
+"""This member's part of the plan, loaded: its blocks with their KV cache, and on the head the tokenizer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kafila_proto.rendezvous_pb2 import Charter
+
+from kafila_agent.config import AgentConfig
+from kafila_planner.ring import RingPlan, Stage
+
+if TYPE_CHECKING:
+    from kafila_agent.head.text import Text
+    from kafila_agent.model.manifest import Manifest
+    from kafila_agent.stage.executor import StageExecutor
+
+
+class WorkError(RuntimeError):
+    """This member cannot do its part; the message says what is missing and what to do."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What ``load_work`` made. ``text`` is the head's."""
+
+    executor: StageExecutor
+    text: Text | None
+
+
+async def load_work(
+    config: AgentConfig,
+    plan: RingPlan,
+    charter: Charter,
+    manifest: Manifest,
+    name: str,
+    on_progress: Callable[[int, int], None],
+) -> Work:
+    """Load the planned range of member ``name``. ``on_progress(loaded, total)`` is called on the event loop, in bytes
+    as held in memory. Raises WorkError.
+    """
+    from kafila_agent.model.errors import ModelError
+
+    stage = next(stage for stage in plan.stages if stage.member == name)
+    is_head = plan.head == name
+    loop = asyncio.get_running_loop()
+    total_bytes = held_bytes(manifest, charter, stage, is_head=is_head)
+
+    def progress(read: int, to_read: int) -> None:
+        # The file may be quantised; what people are told is what memory will hold.
+        loop.call_soon_threadsafe(on_progress, total_bytes * read // max(1, to_read), total_bytes)
+
+    try:
+        work = await asyncio.to_thread(_load, config, charter, manifest, stage, is_head, progress)
+    except ModelError as error:
+        raise WorkError(str(error)) from error
+    except (MemoryError, RuntimeError) as error:
+        raise WorkError(f"could not hold blocks {stage.start}–{stage.end - 1}: {error}") from error
+    on_progress(work.executor.stage.loaded_bytes, work.executor.stage.loaded_bytes)
+    return work
+
+
+def held_bytes(manifest: Manifest, charter: Charter, stage: Stage, *, is_head: bool) -> int:
+    """Weights of a stage as the plan counted them."""
+    from kafila_agent.model.facts import describe_model
+
+    facts = describe_model(
+        manifest,
+        charter.model.dtype,
+        context_tokens=charter.context_tokens,
+        concurrency=charter.concurrency,
+    )
+    return sum(facts.block_bytes[stage.start : stage.end]) + (facts.head_bytes if is_head else 0)
+
+
+def _load(
+    config: AgentConfig,
+    charter: Charter,
+    manifest: Manifest,
+    stage: Stage,
+    is_head: bool,
+    progress: Callable[[int, int], None],
+) -> Work:
+    from kafila_agent.head.text import Text, TextError
+    from kafila_agent.model.blocks import load_stage
+    from kafila_agent.stage.executor import StageExecutor
+
+    try:
+        text = Text.from_model(manifest) if is_head else None
+    except TextError as error:
+        raise WorkError(str(error)) from error
+    model = load_stage(
+        manifest,
+        stage.start,
+        stage.end,
+        is_head=is_head,
+        dtype=charter.model.dtype,
+        device=config.device,
+        on_progress=progress,
+    )
+    executor = StageExecutor(
+        model, slots=charter.concurrency, context_tokens=charter.context_tokens, threads=config.threads
+    )
+    return Work(executor, text)

