@@ -35,7 +35,7 @@ from kafila_agent.edge.credential import Identity
 from kafila_agent.edge.edge import Edge, EdgeError, Payload
 from kafila_agent.edge.link import DIRECT_S, AddressKnown, CircuitNeeded, Connected, Link, Moved
 from kafila_agent.edge.paths import DATAGRAM_BYTES, RELAY, Address
-from kafila_agent.edge.quic import destination_connection_id, is_initial
+from kafila_agent.edge.quic import destination_connection_id
 from kafila_agent.edge.reflection import Reflections
 from kafila_agent.edge.session import EdgeSession
 
@@ -139,6 +139,14 @@ class EdgeEndpoint:
         for address in dict.fromkeys(a for a in mapped if a is not None and a not in own):
             found.append(Candidate(CandidateKind.SERVER_REFLEXIVE, *address))
         return found
+
+    async def reflect(self, reflector: SocketAddress) -> SocketAddress | None:
+        """Where ``reflector`` sees this socket from; None if it does not answer."""
+        for address in await self._resolve(reflector):
+            mapped = await self._reflections.reflect(address)
+            if mapped is not None:
+                return mapped
+        return None
 
     async def measure_rtt_s(self, reflector: SocketAddress) -> float | None:
         """The median round trip to ``reflector`` in seconds; None if it does not answer."""
@@ -276,7 +284,7 @@ class EdgeEndpoint:
             neighbour.link.receive_datagram(connection_id, data, address, now)
             return neighbour
         neighbour = came_by if address is RELAY else self._by_address.get(address)
-        if neighbour is None or not is_initial(data):
+        if neighbour is None:
             return None
         neighbour.link.receive_initial(data, address, now)
         return neighbour

@@ -67,6 +67,14 @@ class Dtype(enum.IntEnum):
         return (0, 2, 2, 4, 4, 1)[self]
 
 
+_DTYPES = {
+    Kind.TOKENS: {Dtype.INT32},
+    Kind.HIDDEN: {Dtype.BFLOAT16, Dtype.FLOAT16, Dtype.FLOAT32},
+    Kind.RELEASE: {Dtype.NONE},
+    Kind.FAILED: {Dtype.UINT8},
+}
+
+
 @dataclass(frozen=True, slots=True)
 class StageTime:
     """One stage's share of a step, in ns of its own monotonic clock."""
@@ -93,7 +101,12 @@ class Frame:
     payload: bytes | memoryview = b""
 
     def encode(self) -> bytes:
-        """The bytes of this frame. Raises FrameError if a field is out of its range."""
+        """The bytes of this frame. Raises FrameError for a field out of range or a payload of wrong size."""
+        _check(self.kind, self.dtype, len(self.stage_times), self.rows, self.rows_wanted)
+        expected = _payload_bytes(self.kind, self.dtype, self.rows, self.width)
+        payload = memoryview(self.payload)
+        if payload.nbytes != expected:
+            raise FrameError(f"payload of {payload.nbytes} bytes, {self.rows} rows take {expected}")
         try:
             header = _HEADER.pack(
                 self.kind,
@@ -112,7 +125,7 @@ class Frame:
             times = b"".join(_DURATIONS.pack(t.compute_ns, t.queue_ns) for t in self.stage_times)
         except struct.error as error:
             raise FrameError(f"frame field out of range: {error}") from error
-        return b"".join((header, times, self.payload))
+        return b"".join((header, times, payload))
 
 
 def parse_frame(data: bytes | memoryview) -> Frame:
@@ -129,17 +142,30 @@ def parse_frame(data: bytes | memoryview) -> Frame:
         raise FrameError(f"unknown frame kind or dtype: {error}") from None
     if flags:
         raise FrameError(f"unknown frame flags {flags:#x}")
-    if stages > MAX_STAGES:
-        raise FrameError(f"{stages} stages in a frame, at most {MAX_STAGES}")
+    _check(kind, dtype, stages, rows, wanted)
     start = _HEADER.size + stages * _DURATIONS.size
-    expected = rows * (width if kind is Kind.HIDDEN else 1) * dtype.nbytes
-    if len(view) != start + expected or expected > MAX_PAYLOAD_BYTES:
+    expected = _payload_bytes(kind, dtype, rows, width)
+    if len(view) != start + expected:
         raise FrameError(f"frame of {len(view)} bytes, its header says {start + expected}")
-    if wanted > rows:
-        raise FrameError(f"{wanted} rows wanted of {rows}")
     times = tuple(
         StageTime(*_DURATIONS.unpack_from(view, _HEADER.size + i * _DURATIONS.size)) for i in range(stages)
     )
     return Frame(
         kind, epoch, sequence, slot, position, rows, dtype, width, fence, wanted, times, view[start:]
     )
+
+
+def _check(kind: Kind, dtype: Dtype, stages: int, rows: int, wanted: int) -> None:
+    if dtype not in _DTYPES[kind]:
+        raise FrameError(f"{kind.name} frame of {dtype.name}")
+    if stages > MAX_STAGES:
+        raise FrameError(f"{stages} stages in a frame, at most {MAX_STAGES}")
+    if wanted > rows:
+        raise FrameError(f"{wanted} rows wanted of {rows}")
+
+
+def _payload_bytes(kind: Kind, dtype: Dtype, rows: int, width: int) -> int:
+    size = rows * (width if kind is Kind.HIDDEN else 1) * dtype.nbytes
+    if size > MAX_PAYLOAD_BYTES:
+        raise FrameError(f"payload of {size} bytes, at most {MAX_PAYLOAD_BYTES}: use smaller chunks")
+    return size

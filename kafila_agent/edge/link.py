@@ -27,16 +27,19 @@ from kafila_agent.edge.connection import (
     Closed,
     ConnectionIdAdded,
     ConnectionIdRemoved,
+    ConnectionState,
     EdgeConnection,
     FrameReceived,
     Opened,
 )
 from kafila_agent.edge.credential import Identity
 from kafila_agent.edge.paths import DATAGRAM_BYTES, MIN_DATAGRAM_BYTES, RELAY, Address, PathReady, Paths
+from kafila_agent.edge.quic import is_initial
 from kafila_agent.edge.session import EdgeSession
 
 DIRECT_S = 2.5
 CONNECT_S = 20.0
+ANSWER_S = 1.0  # a handshake unanswered for so long gives way to the relay
 _ACCEPT_AGAIN_S = 1.0
 
 
@@ -122,6 +125,7 @@ class Link:
         self._circuit_at: float | None = None
         self._give_up_at: float | None = None
         self._trouble = ""
+        self._quic_is_blocked = False
         self._events: deque[LinkEvent] = deque()
         self._farewells: deque[tuple[bytes, Address]] = deque()
 
@@ -134,7 +138,7 @@ class Link:
         """Ask for the edge. Asking again while it is sought adds addresses, and nothing once it stands."""
         if self.state in (LinkState.NEW, LinkState.CLOSED):
             self.state = LinkState.PUNCHING
-            self._trouble = ""
+            self._trouble, self._quic_is_blocked = "", False
             self._circuit_at = now + (0 if self._relay_only else self._direct_s)
             self._give_up_at = now + CONNECT_S
         if self.state is LinkState.PUNCHING and not self._relay_only:
@@ -172,8 +176,8 @@ class Link:
             self._binding.receive_datagram(data, now)
 
     def receive_initial(self, data: bytes, address: Address, now: float) -> None:
-        """Take the first datagram of a handshake from an address this peer is known to use."""
-        if self.dials or (self._relay_only and address is not RELAY):
+        """Take what may begin a handshake, from an address this peer is known to use."""
+        if not is_initial(data) or self.dials or (self._relay_only and address is not RELAY):
             return
         if self._handshake is not None and now - self._handshake_began_at < _ACCEPT_AGAIN_S:
             return
@@ -252,18 +256,24 @@ class Link:
     def _path_ready(self, ready: PathReady, now: float) -> None:
         if self.is_open:
             self._follow(ready)
-        elif self.state is LinkState.PUNCHING and self.dials:
-            if self._handshake is not None and (
-                ready.address is RELAY or self._handshake_address is not RELAY
-            ):
-                return
+        elif self.state is LinkState.PUNCHING and self.dials and self._is_worth_dialling(ready.address, now):
             connection = EdgeConnection.dial(
                 self._identity, self._session, self.peer, ready.datagram_bytes, now
             )
             self._begin_handshake(connection, ready.address, now)
 
+    def _is_worth_dialling(self, address: Address, now: float) -> bool:
+        """Whether a path that just became ready beats the handshake under way, if there is one."""
+        if address is not RELAY:
+            return not self._quic_is_blocked and (self._handshake is None or self._handshake_address is RELAY)
+        if self._handshake is None:
+            return True
+        unanswered = self._handshake.state is ConnectionState.HANDSHAKE
+        return unanswered and now - self._handshake_began_at > ANSWER_S
+
     def _begin_handshake(self, connection: EdgeConnection, address: Address, now: float) -> None:
         if self._handshake is not None:
+            self._quic_is_blocked = self.dials and address is RELAY
             self._handshake.close("another handshake took its place")
             self._drop(self._handshake, self._handshake_address, now)
         self._handshake, self._handshake_address, self._handshake_began_at = connection, address, now
@@ -278,7 +288,7 @@ class Link:
 
     def _follow(self, ready: PathReady) -> None:
         """Send where the peer last sent from, or on a direct path instead of the relay."""
-        improves = self.dials and self.state is LinkState.RELAYED and ready.address is not RELAY
+        improves = self.state is LinkState.RELAYED and self.dials and not self._quic_is_blocked
         if ready.address == self._address or not (improves or ready.address == self._source):
             return
         if ready.datagram_bytes >= self.connection.datagram_bytes:
@@ -331,9 +341,14 @@ class Link:
             return
         if failure.began or relayed:
             self._end(failure.reason)
-        else:  # checks pass there and QUIC does not: leave that path
+        else:  # checks pass there and QUIC does not: leave the direct paths
+            self._quic_is_blocked = True
             self._direct.stop()
-            self._circuit_at = now if self._binding is None else None
+            self._relayed.stop()
+            if self._binding is None:
+                self._circuit_at = now
+            else:
+                self._relayed.search([RELAY], now)
 
     def _lose(self, reason: str, now: float) -> None:
         self._drop(self.connection, self._address, now)

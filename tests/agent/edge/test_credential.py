@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafila_agent.edge.credential import (
+    MAX_CREDENTIAL_BYTES,
+    CredentialError,
+    check_credential,
+    encode_credential,
+    statement,
+)
+
+FIELDS = [b"session", 7, "one", "two", b"1" * 32, b"2" * 32, b"n" * 32]
+
+
+def test_a_member_proves_that_it_is_itself(members):
+    stated = statement(*FIELDS)
+    proof = encode_credential(members[0], stated)
+    assert len(proof) < MAX_CREDENTIAL_BYTES
+    check_credential(proof, members[0].fingerprint, stated)
+
+
+def test_another_members_proof_is_refused(members):
+    stated = statement(*FIELDS)
+    with pytest.raises(CredentialError, match="not this member's"):
+        check_credential(encode_credential(members[1], stated), members[0].fingerprint, stated)
+
+
+def test_a_stolen_certificate_without_its_key_is_refused(members):
+    stated = statement(*FIELDS)
+    der = members[0].certificate_der
+    signature = members[1].private_key.sign(stated, ec.ECDSA(hashes.SHA256()))
+    with pytest.raises(CredentialError, match="does not fit"):
+        check_credential(len(der).to_bytes(2) + der + signature, members[0].fingerprint, stated)
+
+
+@pytest.mark.parametrize("index", range(len(FIELDS)))
+def test_every_field_is_signed(members, index):
+    fields = list(FIELDS)
+    fields[index] = (
+        8 if index == 1 else fields[index][:-1] + type(fields[index])("x" if index in (2, 3) else b"x")
+    )
+    with pytest.raises(CredentialError, match="does not fit"):
+        check_credential(
+            encode_credential(members[0], statement(*FIELDS)), members[0].fingerprint, statement(*fields)
+        )
+
+
+def test_names_cannot_lend_each_other_letters():
+    assert statement(b"s", 1, "ab", "c", *FIELDS[4:]) != statement(b"s", 1, "a", "bc", *FIELDS[4:])
+
+
+def test_a_certificate_that_is_none_is_refused():
+    der = b"not a certificate"
+    with pytest.raises(CredentialError, match="cannot be read"):
+        check_credential(len(der).to_bytes(2) + der, hashlib.sha256(der).digest(), b"")
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_refused(data):
+    with pytest.raises(CredentialError):
+        check_credential(data, b"f" * 32, b"stated")

@@ -1,0 +1,263 @@
+"""Transcripts of two links in a world whose network and clock the test holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafila_agent.edge.check import is_check
+from kafila_agent.edge.connection import Closed
+from kafila_agent.edge.link import DIRECT_S, CircuitNeeded, Connected, LinkState, Moved
+from kafila_agent.edge.paths import DATAGRAM_BYTES, RELAY
+
+RENDEZVOUS = ("rendezvous", 0)
+
+
+def connect(world, one_knows=True, two_knows=True):
+    one, two = world.ends
+    one.link.connect([two.address] if one_knows else [], world.now)
+    two.link.connect([one.address] if two_knows else [], world.now)
+    return one, two
+
+
+def relay_alone(source, target, data):
+    return RENDEZVOUS in (source, target)
+
+
+def are_open(*ends):
+    return lambda: all(end.link.is_open for end in ends)
+
+
+def echo(world, size=3000):
+    one, two = world.ends
+    for sender, receiver in ((one, two), (two, one)):
+        receiver.frames.clear()
+        sender.link.send_frame(bytes(size))
+        assert world.run(3.0, lambda receiver=receiver: receiver.frames == [bytes(size)])
+
+
+@pytest.mark.parametrize(("one_knows", "two_knows"), [(True, True), (True, False), (False, True)])
+def test_one_known_address_is_enough_for_a_direct_edge(world_of, one_knows, two_knows):
+    world = world_of()
+    one, two = connect(world, one_knows, two_knows)
+    assert world.run(1.0, are_open(one, two))
+    assert one.link.state is two.link.state is LinkState.DIRECT
+    assert one.events == two.events == [Connected("direct")]
+    echo(world)
+
+
+def test_the_first_datagrams_to_an_address_are_small_and_none_is_larger_than_the_path_was_proved_for(
+    world_of,
+):
+    world = world_of()
+    world.lets = lambda source, target, data: len(data) <= 1400
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    assert one.link.connection.datagram_bytes == two.link.connection.datagram_bytes == 1372
+    first = next(size for _, target, size in world.carried if target == two.address)
+    assert first < 100
+    world.carried.clear()
+    echo(world, 20_000)
+    assert max(size for _, _, size in world.carried) == 1372
+
+
+def test_without_a_direct_path_both_ends_relay_after_a_while(world_of):
+    world = world_of()
+    world.lets = relay_alone
+    one, two = connect(world)
+    began = world.now
+    assert world.run(DIRECT_S + 1.0, are_open(one, two))
+    assert world.now - began >= DIRECT_S
+    assert one.link.state is two.link.state is LinkState.RELAYED
+    assert one.events == [CircuitNeeded(), Connected("relayed")]
+    assert two.events == [CircuitNeeded(), Connected("relayed")]
+    echo(world)
+
+
+def test_relay_only_neither_sends_nor_answers_directly(world_of):
+    world = world_of(relay_only=True)
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    assert one.link.state is two.link.state is LinkState.RELAYED
+    echo(world)
+    world.run(30.0)
+    assert one.link.state is two.link.state is LinkState.RELAYED
+    assert all(RENDEZVOUS in (source, target) for source, target, _ in world.carried)
+
+
+def test_datagrams_through_the_relay_leave_room_for_its_header(world_of):
+    world = world_of(relay_only=True)
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    echo(world, 30_000)
+    assert max(size for _, _, size in world.carried) == max(DATAGRAM_BYTES)
+
+
+def test_an_end_that_comes_late_is_waited_for_and_still_connects_directly(world_of):
+    world = world_of()
+    one, two = world.ends
+    # Two's NAT lets nothing in before two has sent something out.
+    sent = []
+    world.lets = lambda source, target, data: (
+        RENDEZVOUS in (source, target)
+        or bool(sent.append(source) if source == two.address else None)
+        or two.address in sent
+    )
+    one.link.connect([two.address], world.now)
+    assert not world.run(DIRECT_S + 2.0, are_open(one, two))
+    two.link.connect([one.address], world.now)
+    assert world.run(1.0, are_open(one, two))
+    assert one.link.state is two.link.state is LinkState.DIRECT
+
+
+def test_a_relayed_edge_becomes_direct_when_a_path_opens_and_stays_so(world_of):
+    world = world_of()
+    world.lets = relay_alone
+    one, two = connect(world)
+    assert world.run(4.0, are_open(one, two))
+    world.lets = lambda source, target, data: True
+    assert world.run(15.0, lambda: one.link.state is two.link.state is LinkState.DIRECT)
+    for _ in range(20):
+        echo(world)
+    assert one.events[-1] == two.events[-1] == Moved("direct")
+    assert one.events.count(Moved("direct")) == 1
+    assert not [event for event in one.events + two.events if isinstance(event, Closed)]
+
+
+@pytest.mark.parametrize("mover", [0, 1])
+def test_the_edge_follows_an_end_to_a_new_address(world_of, mover):
+    world = world_of()
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    world.ends[mover].address = ("elsewhere", 9)
+    echo(world)
+    world.carried.clear()
+    echo(world)
+    assert one.link.state is two.link.state is LinkState.DIRECT
+    assert ("elsewhere", 9) in {target for _, target, _ in world.carried}
+
+
+@pytest.mark.parametrize("mover", [0, 1])
+def test_a_relayed_edge_follows_an_end_to_a_new_address(world_of, mover):
+    world = world_of(relay_only=True)
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    world.ends[mover].address = ("elsewhere", 9)
+    echo(world)
+
+
+def test_a_datagram_copied_to_another_address_does_not_draw_the_edge_there(world_of):
+    world = world_of()
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    thief = ("thief", 6)
+
+    def copy(source, target, data):
+        if source == one.address and not is_check(data):
+            world.lets = lambda source, target, data: True
+            world.fly(data, thief, target)
+        return True
+
+    world.lets = copy
+    echo(world)
+    world.carried.clear()
+    echo(world, 20_000)
+    to_thief = [size for _, target, size in world.carried if target == thief]
+    assert not to_thief or max(to_thief) <= max(DATAGRAM_BYTES)
+    assert two.link.state is LinkState.DIRECT
+    assert two.link._address == one.address
+
+
+def test_a_silent_peer_is_missed_within_a_few_seconds(world_of):
+    world = world_of()
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    world.lets = lambda source, target, data: False
+    silent_since = world.now
+    assert world.run(15.0, lambda: one.link.state is two.link.state is LinkState.CLOSED)
+    assert 5.0 < world.now - silent_since < 11.0
+    assert one.events[-1] == Closed("no answer for 8 s", True)
+    assert not one.connection_ids
+
+
+def test_a_close_is_known_at_the_other_end_at_once_with_its_reason(world_of):
+    world = world_of()
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    closed_at = world.now
+    two.link.close("the machine is wanted elsewhere", world.now)
+    assert world.run(1.0, lambda: one.link.state is LinkState.CLOSED)
+    assert world.now - closed_at <= 0.011
+    assert one.events[-1] == Closed("the machine is wanted elsewhere", True)
+
+
+def test_a_closed_link_can_be_asked_again(world_of):
+    world = world_of()
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    two.link.close("for now", world.now)
+    assert world.run(1.0, lambda: one.link.state is LinkState.CLOSED)
+    connect(world)
+    assert world.run(1.0, are_open(one, two))
+    echo(world)
+
+
+def test_a_dialler_that_starts_afresh_takes_the_place_of_its_old_connection(world_of, members, session_of):
+    from kafila_agent.edge.link import Link
+
+    world = world_of()
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    one.link = Link(members[0], session_of(members[0], members[1]), members[1].fingerprint)
+    one.connection_ids.clear()
+    one.link.connect([two.address], world.now)
+    assert world.run(1.0, are_open(one, two))
+    assert two.events == [
+        Connected("direct"),
+        Closed("the peer opened the edge anew", True),
+        Connected("direct"),
+    ]
+    echo(world)
+
+
+def test_an_idle_edge_stays_and_measures_the_round_trip(world_of):
+    world = world_of()
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    world.run(120.0)
+    assert one.link.state is two.link.state is LinkState.DIRECT
+    assert one.link.connection.rtt_s == pytest.approx(2 * world.delay_s, rel=0.2)
+    assert two.link.connection.rtt_s == pytest.approx(2 * world.delay_s, rel=0.2)
+
+
+def test_a_peer_that_never_comes_is_given_up_with_a_reason(world_of):
+    world = world_of()
+    one, two = world.ends
+    one.link.connect([two.address], world.now)
+    world.lets = lambda source, target, data: False
+    assert world.run(30.0, lambda: one.link.state is LinkState.CLOSED)
+    assert one.events[-1] == Closed("no path to this member within 20 s", True)
+
+
+def test_where_quic_is_blocked_and_checks_are_not_the_relay_is_used(world_of):
+    world = world_of()
+    world.lets = lambda source, target, data: relay_alone(source, target, data) or is_check(data)
+    one, two = connect(world)
+    assert world.run(15.0, are_open(one, two))
+    assert one.link.state is two.link.state is LinkState.RELAYED
+
+
+@pytest.mark.parametrize("loss_every", [3, 5])
+def test_lost_datagrams_delay_and_do_not_reorder(world_of, loss_every):
+    world = world_of()
+    count = iter(range(10**9))
+    world.lets = lambda source, target, data: next(count) % loss_every != 0
+    one, two = connect(world)
+    assert world.run(10.0, are_open(one, two))
+    frames = [bytes([i]) * (i * 700) for i in range(40)]
+    for frame in frames:
+        one.link.send_frame(frame)
+    assert world.run(60.0, lambda: two.frames == frames)
+
+
+def test_the_relay_address_is_no_socket_address():
+    assert not isinstance(RELAY, tuple)
