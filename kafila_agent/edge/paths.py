@@ -31,6 +31,7 @@ SEARCH_DELAYS_S = (0.05, 0.1, 0.2, 0.3, 0.5)  # the last one repeats
 RELAXED_DELAY_S = 5.0
 SIZE_DELAYS_S = (0.2, 0.4, 0.8)  # then the path is taken for dead
 SUSPECT_EVERY_S = 0.5
+FORGET_S = 5.0  # an answer that took longer is none
 MAX_PATHS = 32
 
 
@@ -61,6 +62,7 @@ class _Path:
     delays: Iterator[float | None]
     next_check_at: float | None
     sent: dict[bytes, tuple[float, int]] = field(default_factory=dict)
+    suspected_at: float | None = None
 
 
 def _searching() -> Iterator[float | None]:
@@ -85,7 +87,6 @@ class Paths:
         self._paths: dict[Address, _Path] = {}
         self._answers: deque[tuple[bytes, Address]] = deque()
         self._events: deque[PathReady] = deque()
-        self._suspected_at: dict[Address, float] = {}
 
     def search(self, addresses: Iterable[Address], now: float) -> None:
         """Begin to check ``addresses``; those already known go on as they are."""
@@ -95,12 +96,18 @@ class Paths:
 
     def suspect(self, address: Address, datagram_bytes: int, now: float) -> None:
         """Check an address that the connection's datagrams come from, at their size, before using it."""
-        if now - self._suspected_at.get(address, -SUSPECT_EVERY_S) < SUSPECT_EVERY_S:
+        known = self._paths.pop(address, None)
+        if (
+            known is not None
+            and known.suspected_at is not None
+            and now - known.suspected_at < SUSPECT_EVERY_S
+        ):
+            self._paths[address] = known
             return
-        if address not in self._suspected_at and len(self._suspected_at) >= MAX_PATHS:
-            self._suspected_at.clear()
-        self._suspected_at[address] = now
-        self._paths[address] = _Path(address, PathState.SIZED, (datagram_bytes,), _sizing(), now)
+        if len(self._paths) >= MAX_PATHS:
+            self._paths.pop(next(iter(self._paths)))  # the one that has been here longest
+        path = _Path(address, PathState.SIZED, (datagram_bytes,), _sizing(), now, suspected_at=now)
+        self._paths[address] = path
 
     def relax(self) -> None:
         """Go on searching, but seldom: something worse than these addresses works already."""
@@ -111,7 +118,6 @@ class Paths:
     def stop(self) -> None:
         """Forget every path; requests of the peer are still answered."""
         self._paths.clear()
-        self._suspected_at.clear()
 
     def receive_check(self, check: Check, address: Address, now: float, *, searching: bool) -> None:
         """Take an authentic check; ``searching``: from an unknown address it is worth one of our own."""
@@ -154,6 +160,7 @@ class Paths:
             path.state, path.next_check_at = PathState.DEAD, None
             return
         path.next_check_at = now + delay
+        path.sent = {t: (at, size) for t, (at, size) in path.sent.items() if now - at < FORGET_S}
         for size in path.sizes:
             transaction = os.urandom(TRANSACTION_BYTES)
             path.sent[transaction] = (now, size)

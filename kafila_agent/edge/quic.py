@@ -12,7 +12,7 @@ import ssl
 from aioquic.buffer import Buffer
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
-from aioquic.quic.packet import QuicPacketType, QuicProtocolVersion, pull_quic_header
+from aioquic.quic.packet import QuicErrorCode, QuicPacketType, QuicProtocolVersion, pull_quic_header
 from aioquic.tls import CipherSuite
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -68,6 +68,8 @@ def close_reason(quic: QuicConnection) -> str | None:
         return None
     if event.reason_phrase == "Idle timeout":
         return f"no answer for {IDLE_TIMEOUT_S:.0f} s"
+    if event.error_code == QuicErrorCode.APPLICATION_ERROR and event.frame_type is not None:
+        return "the peer refused the handshake"  # and says no more than that yet (RFC 9000 section 10.2.3)
     return event.reason_phrase or f"closed with QUIC error {event.error_code:#x}"
 
 

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from kafila_agent.edge.check import CHECK_BYTES, PairKey
+from kafila_agent.edge.paths import (
+    MAX_PATHS,
+    RELAXED_DELAY_S,
+    SEARCH_DELAYS_S,
+    SIZE_DELAYS_S,
+    SUSPECT_EVERY_S,
+    PathReady,
+    Paths,
+)
+
+KEY = PairKey.derive(b"session", 1, b"1" * 32, b"2" * 32)
+SIZES = (1452, 1200)
+
+
+def answer(paths: Paths, other: Paths, datagrams, now: float, seen_from="dialler", fits=9000) -> None:
+    """Let ``other`` answer ``datagrams`` of ``paths`` at once, those that fit the path."""
+    for data, address in datagrams:
+        if len(data) <= fits:
+            other.receive_check(KEY.parse(data), seen_from, now, searching=False)
+            for reply, _ in other.datagrams_to_send(now):
+                paths.receive_check(KEY.parse(reply), address, now, searching=False)
+
+
+@pytest.fixture
+def dialler() -> Paths:
+    return Paths(KEY, dials=True, sizes=SIZES)
+
+
+@pytest.fixture
+def dialled() -> Paths:
+    return Paths(KEY, dials=False, sizes=SIZES)
+
+
+def test_an_address_is_found_small_then_measured_largest_first(dialler, dialled):
+    dialler.search(["there"], 0.0)
+    found = dialler.datagrams_to_send(0.0)
+    assert [len(data) for data, _ in found] == [CHECK_BYTES]
+    answer(dialler, dialled, found, 0.1)
+    assert dialler.next_event() is None
+    sized = dialler.datagrams_to_send(0.1)
+    assert [len(data) for data, _ in sized] == [1452, 1200]
+    answer(dialler, dialled, sized, 0.2)
+    assert dialler.next_event() == PathReady("there", 1452, pytest.approx(0.1))
+    assert dialler.next_event() is None
+    assert dialler.get_timer() is None
+
+
+def test_the_dialled_only_opens_the_way(dialler, dialled):
+    dialled.search(["there"], 0.0)
+    answer(dialled, dialler, dialled.datagrams_to_send(0.0), 0.1)
+    assert dialled.get_timer() is None
+    assert dialled.next_event() is None
+
+
+def test_unanswered_checks_are_repeated_less_and_less(dialler):
+    dialler.search(["there"], 0.0)
+    times = []
+    for _ in range(8):
+        times.append(dialler.get_timer())
+        dialler.datagrams_to_send(times[-1])
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    assert gaps == pytest.approx([*SEARCH_DELAYS_S, SEARCH_DELAYS_S[-1], SEARCH_DELAYS_S[-1]])
+    dialler.relax()
+    dialler.datagrams_to_send(now := dialler.get_timer())
+    assert dialler.get_timer() == now + RELAXED_DELAY_S
+
+
+def test_a_path_too_narrow_for_quic_is_left(dialler, dialled):
+    dialler.search(["there"], 0.0)
+    answer(dialler, dialled, dialler.datagrams_to_send(0.0), 0.0)
+    now = 0.0
+    for _ in range(len(SIZE_DELAYS_S) + 1):
+        answer(dialler, dialled, dialler.datagrams_to_send(now), now, fits=1199)
+        now = dialler.get_timer() or now
+    assert dialler.get_timer() is None
+    assert dialler.next_event() is None
+
+
+def test_an_answer_counts_once_from_where_it_was_asked_and_at_its_size(dialler, dialled):
+    dialler.search(["there"], 0.0)
+    ((request, _),) = dialler.datagrams_to_send(0.0)
+    dialled.receive_check(KEY.parse(request), "dialler", 0.0, searching=False)
+    ((reply, _),) = dialled.datagrams_to_send(0.0)
+    dialler.receive_check(KEY.parse(reply), "elsewhere", 0.0, searching=False)
+    assert len(dialler.datagrams_to_send(0.05)) == 1  # still searching
+    dialler.receive_check(KEY.parse(reply), "there", 0.1, searching=False)
+    dialler.datagrams_to_send(0.1)
+    dialler.receive_check(KEY.parse(reply), "there", 0.1, searching=False)
+    assert dialler.next_event() is None
+
+
+def test_our_own_checks_sent_back_prove_nothing(dialler):
+    dialler.search(["mirror"], 0.0)
+    ((request, _),) = dialler.datagrams_to_send(0.0)
+    dialler.receive_check(KEY.parse(request), "mirror", 0.0, searching=True)
+    assert dialler.datagrams_to_send(0.0) == []
+
+
+def test_a_request_from_an_unknown_address_is_answered_and_searched_in_turn(dialler, dialled):
+    dialler.search(["there"], 0.0)
+    ((request, _),) = dialler.datagrams_to_send(0.0)
+    dialled.receive_check(KEY.parse(request), "its NAT", 0.0, searching=True)
+    sent = dialled.datagrams_to_send(0.0)
+    assert [address for _, address in sent] == ["its NAT", "its NAT"]
+
+
+def test_addresses_are_not_collected_without_end(dialler):
+    dialler.search(range(1000), 0.0)
+    assert len(dialler.datagrams_to_send(0.0)) == MAX_PATHS
+    for address in range(1000):
+        dialler.suspect(address, 1200, 1.0)
+    assert len(dialler.datagrams_to_send(1.0)) == MAX_PATHS
+
+
+def test_a_suspected_address_is_asked_at_the_connections_size_and_not_for_every_datagram(dialler, dialled):
+    dialler.suspect("new", 1452, 10.0)
+    dialler.suspect("new", 1452, 10.1)
+    sent = dialler.datagrams_to_send(10.1)
+    assert [len(data) for data, _ in sent] == [1452]
+    answer(dialler, dialled, sent, 10.2)
+    assert dialler.next_event().address == "new"
+    dialler.suspect("new", 1452, 10.0 + SUSPECT_EVERY_S)
+    assert len(dialler.datagrams_to_send(10.0 + SUSPECT_EVERY_S)) == 1
