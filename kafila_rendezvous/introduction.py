@@ -66,17 +66,19 @@ class Introductions:
     def call(self, joiner: bytes, now: float) -> list[Command]:
         """Someone knows the number: their turn comes after those before them."""
         self._waiting.append(joiner)
-        return self._open_next(now)
+        return self.open_next(now)
 
     def carry(self, sender: bytes, message: Introduction, now: float) -> list[Command]:
         """Pass a message on. One of an attempt that is over is dropped: it crossed the end on its way.
 
-        Raises RequestRefused if this step cannot come now from this side.
+        Raises RequestRefused if this step cannot come now, or not from ``sender``.
         """
         attempt = self._attempt
         if attempt is None or message.attempt != attempt.number:
             return []
         from_host = sender == self._host
+        if not from_host and sender != attempt.joiner:
+            raise RequestRefused("forbidden", "this introduction is between others")
         if message.step == Introduction.FAILED:
             return [self._pass_on(attempt, from_host, message), *self._fail(now)]
         following = TRANSITIONS.get((attempt.state, message.step, from_host))
@@ -86,13 +88,13 @@ class Introductions:
         attempt.state = following
         return [self._pass_on(attempt, from_host, message)]
 
-    def admit(self, number: int, now: float) -> tuple[bytes, list[Command]]:
-        """The joiner that the host admits, and what follows. Raises RequestRefused if none was confirmed."""
+    def admit(self, number: int) -> bytes:
+        """The joiner that the host admits; its attempt is over. Raises RequestRefused if none was confirmed."""
         attempt = self._attempt
         if attempt is None or attempt.number != number or attempt.state is not AttemptState.CONFIRMED:
             raise RequestRefused("invalid", f"introduction {number} has not been confirmed")
         self._attempt = None
-        return attempt.joiner, self._open_next(now)
+        return attempt.joiner
 
     def remove(self, joiner: bytes, now: float) -> list[Command]:
         """A joiner went away."""
@@ -121,9 +123,10 @@ class Introductions:
     def _fail(self, now: float) -> list[Command]:
         self.failed += 1
         self._attempt = None
-        return self._open_next(now)
+        return self.open_next(now)
 
-    def _open_next(self, now: float) -> list[Command]:
+    def open_next(self, now: float) -> list[Command]:
+        """Give the next in line a turn, if it is anybody's."""
         if self._attempt is not None or not self._waiting:
             return []
         self._attempt = Attempt(self._next_number(), self._waiting.popleft(), now + ATTEMPT_S)

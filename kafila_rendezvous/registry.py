@@ -61,7 +61,6 @@ class Totals:
     """What has happened since the start, for the metrics."""
 
     sessions: int = 0
-    members: int = 0
     introductions_failed: int = 0  # of sessions that are over; see Registry.introductions_failed
     refusals: Counter[str] = field(default_factory=Counter)
 
@@ -101,7 +100,7 @@ class Registry:
 
     def detach(self, agent: bytes, now: float) -> list[Command]:
         """An agent's stream ended: it is lost to its session."""
-        commands = self._part(agent, "lost its connection to the rendezvous", now)
+        commands = self._settle(self._part(agent, "lost its connection to the rendezvous", now))
         del self.attached[agent]
         return commands
 
@@ -176,7 +175,6 @@ class Registry:
         self.sessions[request.session_id] = entry
         host.session_id = request.session_id
         self.totals.sessions += 1
-        self.totals.members += 1
         return entry
 
     def _join(self, agent: bytes, request: JoinSession, now: float) -> list[Command]:
@@ -209,14 +207,12 @@ class Registry:
         entry = self._entry_of(agent)
         if entry.session.host != agent:
             raise RequestRefused("forbidden", "only the host of a session may admit")
-        joiner, following = entry.introductions.admit(request.attempt, now)
+        joiner = entry.introductions.admit(request.attempt)
         peer = self.attached[joiner]
         peer.calling, peer.session_id = None, entry.session.session_id
-        self.totals.members += 1
         commands = entry.session.admit(joiner, peer.name)
-        if entry.session.is_full:
-            return [*commands, *self._turn_all_away(entry)]
-        return [*commands, *following]
+        full = entry.session.is_full
+        return commands + (self._turn_all_away(entry) if full else entry.introductions.open_next(now))
 
     def _leave(self, agent: bytes, request: Leave, now: float) -> list[Command]:
         reason = f"left the session: {request.reason}" if request.reason else "left the session"
@@ -238,7 +234,7 @@ class Registry:
         if peer.session_id is None:
             return []
         entry, peer.session_id = self.sessions[peer.session_id], None
-        return self._settle(entry.session.remove(agent, reason))
+        return entry.session.remove(agent, reason)
 
     def _settle(self, commands: list[Command]) -> list[Command]:
         """Forget the sessions that ``commands`` end, and tell who was waiting at their doors."""

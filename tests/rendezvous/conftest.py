@@ -11,17 +11,22 @@ import pytest
 from kafila_rendezvous.server import Config, start_rendezvous
 
 
-def _load_parties():
-    if "parties" not in sys.modules:
-        path = Path(__file__).parent / "parties.py"
-        spec = importlib.util.spec_from_file_location("parties", path)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["parties"] = module
-        spec.loader.exec_module(module)
-    return sys.modules["parties"]
+def _load(name: str):
+    """A module that lies beside this file; tests are no packages."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
 
 
-parties = _load_parties()
+parties = _load("parties")
+
+
+@pytest.fixture(scope="session")
+def world_module():
+    """tests/rendezvous/world.py"""
+    return _load("world")
 
 
 @pytest.fixture
