@@ -106,6 +106,10 @@ class EqualDivider:
             return None
         counts = self.fill(columns, bound)
         assert counts is not None
+        return self.priced(order, counts)
+
+    def priced(self, order: Order, counts: dict[int, int]) -> Division:
+        """The division of these counts by seat, in this order."""
         return priced(self._chain, self._seats, order, [counts[seat] for seat in order])
 
     def _smallest_bound(self, columns: list[list[float]]) -> float | None:

@@ -1,8 +1,9 @@
-"""What a plan is the best at."""
+"""What a plan is the best at: the paper's rule, or one number weighed from circuit and bottleneck."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -11,8 +12,8 @@ class Objective:
 
     weight: float | None
 
-    def value(self, circuit_s: float, bottleneck_s: float) -> float:
-        """What a joint plan minimises."""
+    def value(self, circuit_s: Any, bottleneck_s: float) -> Any:
+        """What a joint plan minimises; circuits may be an array."""
         assert self.weight is not None
         return (1 - self.weight) * circuit_s + self.weight * bottleneck_s
 
@@ -29,7 +30,5 @@ def parse_objective(text: str) -> Objective:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1:
-        raise ValueError(
-            f"objective: must be throughput, latency or mixed:L with L from 0 to 1, not {text!r}"
-        )
+        raise ValueError(f"objective: must be throughput, latency or mixed:L, L from 0 to 1, not {text!r}")
     return Objective(value)

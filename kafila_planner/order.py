@@ -49,6 +49,15 @@ class Costs:
         edges = list(zip(order, [*order[1:], order[0]], strict=True))
         return sum(self.cost[a][b] for a, b in edges), sum(self.separation[a][b] for a, b in edges)
 
+    def among(self, members: Sequence[int]) -> Costs:
+        """The prices between some of the members, in the order given."""
+        paths = tuple(tuple(self.paths[a][b] for b in members) for a in members)
+        cost, separation = (
+            tuple(tuple(matrix[a][b] for b in members) for a in members)
+            for matrix in (self.cost, self.separation)
+        )
+        return Costs(self.timed, paths, cost, separation)
+
 
 @dataclass(frozen=True)
 class Cycle:
@@ -132,15 +141,17 @@ class PathTable:
             best[through] = np.minimum(best[through], cost)
         return best
 
-    def smallest_cycle(self) -> tuple[int, ...]:
-        """The cheapest cycle through all, from base; of equals the smallest sequence of indices."""
-        order, left = [self.base], (1 << len(self.others)) - 1
+    def smallest_cycle(self, through: int | None = None) -> tuple[int, ...]:
+        """The cheapest cycle through a set of the others (all, unless given) from base; of equals the
+        smallest sequence of indices.
+        """
+        order, left = [self.base], (1 << len(self.others)) - 1 if through is None else through
         to_next = list(zip(self._near_c.tolist(), self._near_s.tolist(), strict=True))
         while left:
             step = min(
                 (int(self.cost[rest, j]) + to_next[j][0], int(self.separation[rest, j]) + to_next[j][1], j)
                 for j in range(len(self.others))
-                if (rest := left ^ (1 << j)) < left
+                if (rest := left & ~(1 << j)) != left
             )[2]
             order.append(self.others[step])
             left ^= 1 << step

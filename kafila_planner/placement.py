@@ -19,6 +19,8 @@ class Placed:
     placement: Placement
     proven: bool
     notes: tuple[str, ...] = ()
+    bound: float | None = None
+    gap: float | None = None
 
 
 def directions(problem: Problem, cycle: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -47,7 +49,7 @@ def place(problem: Problem, rule: DivisionRule) -> Placed | None:
             continue
         if chosen := choose_head(divider, both, anchor, tier):
             return Placed(
-                chosen, every, (*notes, "the cheapest ring does not fit: the next cheapest that does")
+                chosen, every, (*notes, "the cheapest ring does not fit: this is the next cheapest that does")
             )
     return None
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from kafila_planner.division import DivisionRule
 from kafila_planner.facts import Fleet
 from kafila_planner.head import Placement
+from kafila_planner.joint_plan import place_jointly, why_not
 from kafila_planner.objective import parse_objective
 from kafila_planner.placement import Placed, place
 from kafila_planner.predict import predict_session
 from kafila_planner.problem import Problem, pose
 from kafila_planner.refusal import refuse
-from kafila_planner.ring import Edge, Path, Refusal, RingPlan, Stage, Tier
+from kafila_planner.ring import Edge, Path, Refusal, RingPlan, Stage, Tier, Unseated
 
 
 def plan_ring(
@@ -24,11 +25,15 @@ def plan_ring(
     `division`: planner, uniform or memory. `objective`: throughput (the paper's rule), latency or mixed:L.
     ValueError for other words.
     """
-    rule = DivisionRule(division)
-    parse_objective(objective)
+    rule, goal = DivisionRule(division), parse_objective(objective)
     problem = pose(fleet)
-    placed = place(problem, rule)
-    return refuse(problem, rule) if placed is None else ring_plan(problem, placed, division, objective)
+    if goal.weight is None:
+        placed = place(problem, rule)
+        return refuse(problem, rule) if placed is None else ring_plan(problem, placed, division, objective)
+    if reason := why_not(problem, rule):
+        return Refusal(reason, unseated=problem.seating.unseated)
+    found = place_jointly(problem, goal)
+    return refuse(problem, rule) if found is None else ring_plan(*found, division, objective)
 
 
 def ring_plan(problem: Problem, placed: Placed, division: str, objective: str) -> RingPlan:
@@ -54,8 +59,19 @@ def ring_plan(problem: Problem, placed: Placed, division: str, objective: str) -
         ring_separation_s=separation / 1e9 if timed else None,
         relayed_edges=sum(edge.path is Path.RELAYED for edge in edges),
         predicted=predict_session(problem.fleet, problem.tier, stages, rtts_s),
-        unseated=problem.seating.unseated,
+        unseated=(*problem.seating.unseated, *left_out(problem, placement)),
+        bound=placed.bound,
+        gap=placed.gap,
         notes=placed.notes,
+    )
+
+
+def left_out(problem: Problem, placement: Placement) -> tuple[Unseated, ...]:
+    """Members that could sit, but without whom the joint objective is better."""
+    return tuple(
+        Unseated(seat.name, "the objective is better without it")
+        for index, seat in enumerate(problem.seats)
+        if index not in placement.order
     )
 
 
