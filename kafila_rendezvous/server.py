@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,19 +72,12 @@ class RendezvousServer:
     metrics_port: int
     certificate: KeyedCertificate
     registry: Registry
-    _service: RendezvousService
-    _grpc: grpc.aio.Server
-    _datagrams: DatagramServer
-    _stop_metrics: Callable[[], None]
-    _ticking: asyncio.Task[None]
+    service: RendezvousService
+    _closing: AsyncExitStack
 
     async def close(self) -> None:
         """Tell every agent, then stop serving."""
-        self._ticking.cancel()
-        await self._service.close("the rendezvous is stopping")
-        await self._grpc.stop(_GRACE_S)
-        self._datagrams.close()
-        self._stop_metrics()
+        await self._closing.aclose()
 
 
 async def start_rendezvous(config: Config) -> RendezvousServer:
@@ -91,30 +85,23 @@ async def start_rendezvous(config: Config) -> RendezvousServer:
     certificate = load_or_make_certificate(config.state_dir / CERTIFICATE_FILE, "kafila-rendezvous")
     loop = asyncio.get_running_loop()
     registry, circuits = Registry(config.limits), Circuits()
-    server = grpc.aio.server(options=_GRPC_OPTIONS)
-    grpc_port = _bind_grpc(server, config, certificate)
-    datagrams = await _bind_datagrams(circuits, config, grpc_port)
-    service = RendezvousService(registry, circuits, certificate.fingerprint, datagrams.port, loop.time)
-    add_RendezvousServicer_to_server(service, server)
-    try:
+    async with AsyncExitStack() as closing:
+        server = grpc.aio.server(options=_GRPC_OPTIONS)
+        closing.push_async_callback(server.stop, _GRACE_S)
+        grpc_port = _bind_grpc(server, config, certificate)
+        datagrams = await _bind_datagrams(circuits, config, grpc_port)
+        closing.callback(datagrams.close)
         metrics_port, stop_metrics = _serve_metrics(config, registry, datagrams)
-    except PortInUse:
-        datagrams.close()
-        raise
-    await server.start()
-    log.info("serving", grpc_port=grpc_port, udp_port=datagrams.port, metrics_port=metrics_port)
-    return RendezvousServer(
-        grpc_port=grpc_port,
-        udp_port=datagrams.port,
-        metrics_port=metrics_port,
-        certificate=certificate,
-        registry=registry,
-        _service=service,
-        _grpc=server,
-        _datagrams=datagrams,
-        _stop_metrics=stop_metrics,
-        _ticking=asyncio.create_task(_tick(service)),
-    )
+        closing.push_async_callback(asyncio.to_thread, stop_metrics)
+        service = RendezvousService(registry, circuits, certificate.fingerprint, datagrams.port, loop.time)
+        add_RendezvousServicer_to_server(service, server)
+        await server.start()
+        closing.callback(asyncio.create_task(_tick(service)).cancel)
+        closing.push_async_callback(service.close, "the rendezvous is stopping")
+        log.info("serving", grpc_port=grpc_port, udp_port=datagrams.port, metrics_port=metrics_port)
+        return RendezvousServer(
+            grpc_port, datagrams.port, metrics_port, certificate, registry, service, closing.pop_all()
+        )
 
 
 async def _tick(service: RendezvousService) -> None:

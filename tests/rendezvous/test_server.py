@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import urllib.request
 
+import grpc
+import pytest
+from kafila_proto import PROTOCOL, VERSION
 from kafila_proto import rendezvous_pb2 as pb
+from kafila_proto.certificate import common_name
+from kafila_proto.rendezvous_pb2_grpc import RendezvousStub
+from kafila_proto.session_code import SessionCode
+from kafila_proto.signed import Label
 
+from kafila_agent.control import introduction as intro
 from kafila_agent.control.charter import countersign, verify_plan
+from kafila_agent.control.link import LinkRefused
+from kafila_agent.identity import load_identity
+from kafila_rendezvous.outcome import RequestRefused
+from kafila_rendezvous.server import Config, PortInUse, start_rendezvous
+from kafila_rendezvous.service import check_hello
 
 
 async def plan_session(members) -> None:
@@ -40,3 +55,181 @@ async def test_session_from_code_to_serving(session):
         await member.progress(pb.READY)
     for member in members:
         assert (await member.expect("serve")).epoch == 1
+
+
+async def test_wrong_words_three_times_stop_the_host(make_party):
+    desk = await make_party("desk")
+    code = await desk.create(3)
+    wrong = SessionCode(code.number, tuple(reversed(code.words)))
+    for failures in (1, 2, 3):
+        stranger = await make_party(f"stranger{failures}")
+        stranger.join_soon(wrong)
+        assert (await stranger.expect("Refused")).reason == intro.NO_SUCH_CODE
+        assert (await desk.expect("AttemptFailed")).failures == failures
+    assert "3 attempts" in (await desk.expect("Stopped")).reason
+    late = await make_party("late")
+    late.join_soon(code)
+    assert (await late.expect("Refused")).reason == intro.NO_SUCH_CODE
+
+
+async def test_a_wrong_number_reads_like_wrong_words(make_party):
+    lap = await make_party("lap")
+    lap.join_soon(SessionCode("000000", ("walnut", "otter")))
+    assert (await lap.expect("Refused")).reason == intro.NO_SUCH_CODE
+
+
+async def test_joiners_at_once_are_introduced_one_after_the_other(make_party):
+    desk = await make_party("desk")
+    code = await desk.create(4)
+    joiners = [await make_party(name) for name in ("a", "b", "c")]
+    for joiner in joiners:
+        joiner.join_soon(code)
+    names = {(await desk.expect("Admitted", skip=("Send", "charter"))).name for _ in joiners}
+    assert names == {"a", "b", "c"}
+    for joiner in joiners:
+        await joiner.expect("Joined")
+
+
+async def test_a_member_that_vanishes_ends_the_session_by_name(session):
+    desk, lap, attic = await session("desk", "lap", "attic")
+    lap.link._call.cancel()
+    for other in (desk, attic):
+        closed = await other.expect("closed", skip=("member", "Send", "Stopped"))
+        assert closed.reason == "lap lost its connection to the rendezvous"
+
+
+async def test_the_same_identity_twice_is_refused_by_name(make_party):
+    desk = await make_party("desk")
+    with pytest.raises(LinkRefused, match="desk is attached already") as refused:
+        await make_party("desk", desk.identity)
+    assert refused.value.code == "forbidden"
+
+
+async def test_another_protocol_version_is_refused_naming_both(make_party, monkeypatch):
+    monkeypatch.setattr("kafila_rendezvous.service.PROTOCOL", 9)
+    with pytest.raises(LinkRefused, match=r"protocol 1.*protocol 9") as refused:
+        await make_party("desk")
+    assert refused.value.code == "version"
+    monkeypatch.undo()
+    hello = pb.Hello(protocol=7, version="7.0.0")
+    with pytest.raises(RequestRefused, match=r"protocol 1\), the agent 7\.0\.0 \(protocol 7\)"):
+        check_hello(hello, b"n", b"f")
+
+
+def hello_of(identity, nonce: bytes, fingerprint: bytes, **changes) -> pb.Hello:
+    fields = {
+        "protocol": PROTOCOL,
+        "version": VERSION,
+        "name": identity.name,
+        "certificate": identity.certificate_der,
+        "signature": identity.sign(Label.HELLO, nonce + fingerprint),
+    }
+    return pb.Hello(**fields | changes)
+
+
+def test_a_hello_proves_who_says_it_to_this_rendezvous_now(tmp_path):
+    desk, other = load_identity(tmp_path / "a", "desk"), load_identity(tmp_path / "b", "desk")
+    nonce, pin = b"n" * 32, b"f" * 32
+    check_hello(hello_of(desk, nonce, pin), nonce, pin)
+    for hello in (
+        hello_of(desk, b"m" * 32, pin),  # played again
+        hello_of(desk, nonce, b"e" * 32),  # passed on by another rendezvous
+        hello_of(desk, nonce, pin, certificate=other.certificate_der),
+        hello_of(desk, nonce, pin, certificate=b""),
+        hello_of(desk, nonce, pin, signature=desk.sign(Label.REPORT, nonce + pin)),
+        hello_of(desk, nonce, pin, name="not a name"),
+    ):
+        with pytest.raises(RequestRefused):
+            check_hello(hello, nonce, pin)
+
+
+async def raw_stream(rendezvous):
+    """A stream without an agent behind it, past its Challenge."""
+    credentials = grpc.ssl_channel_credentials(rendezvous.certificate.certificate_pem)
+    name = common_name(rendezvous.certificate.certificate_der)
+    channel = grpc.aio.secure_channel(
+        f"127.0.0.1:{rendezvous.grpc_port}", credentials, [("grpc.ssl_target_name_override", name)]
+    )
+    call = RendezvousStub(channel).Attach()
+    assert (await call.read()).WhichOneof("message") == "challenge"
+    return channel, call
+
+
+async def test_a_stream_that_does_not_say_hello_is_ended(rendezvous, monkeypatch):
+    monkeypatch.setattr("kafila_rendezvous.service.HELLO_S", 0.05)
+    channel, call = await raw_stream(rendezvous)
+    assert "no Hello within" in (await call.read()).problem.detail
+    assert await call.read() is grpc.aio.EOF
+    await channel.close()
+
+
+async def test_the_first_message_must_be_hello(rendezvous):
+    channel, call = await raw_stream(rendezvous)
+    await call.write(pb.FromAgent(leave=pb.Leave()))
+    assert "must be Hello" in (await call.read()).problem.detail
+    assert rendezvous.registry.attached == {}
+    await channel.close()
+
+
+async def test_who_does_not_read_is_dropped_and_the_others_are_told(session, rendezvous, monkeypatch):
+    monkeypatch.setattr("kafila_rendezvous.service.OUTBOX_MESSAGES", 8)
+    desk, lap = await session("desk", "lap")
+    service = rendezvous.service
+    for _ in range(20):  # without yielding: nothing is written meanwhile, as to one whose window is full
+        service._send(lap.identity.fingerprint, pb.ToAgent(serve=pb.Serve(epoch=9)))
+    closed = await desk.expect("closed", skip=("member", "Send", "Stopped"))
+    assert closed.reason == "lap lost its connection to the rendezvous"
+
+
+async def test_a_rendezvous_that_stops_says_so(session, rendezvous):
+    desk, lap = await session("desk", "lap")
+    await rendezvous.service.close("the rendezvous is stopping")
+    for member in (desk, lap):
+        closed = await member.expect("closed", skip=("member", "Send", "Stopped", "charter"))
+        assert closed.reason == "the rendezvous is stopping"
+        assert "ended the stream" in await member.expect("lost")
+
+
+async def test_more_circuits_than_may_be_are_refused(session, rendezvous):
+    members = await session("desk", "lap")
+    await plan_session(members)
+    rendezvous.service._circuits.max_circuits = 0
+    peer = members[1].identity.fingerprint
+    await members[0].send(circuit=pb.CircuitRequest(epoch=1, peer=peer))
+    problem = await members[0].expect("problem")
+    assert (problem.code, problem.request) == ("limit", "circuit")
+
+
+async def test_circuits_end_with_their_session(session, rendezvous):
+    desk, lap = await session("desk", "lap")
+    await plan_session([desk, lap])
+    await desk.send(circuit=pb.CircuitRequest(epoch=1, peer=lap.identity.fingerprint))
+    await lap.expect("circuit")
+    circuits = rendezvous.service._circuits
+    assert len(circuits) == 1
+    await lap.send(leave=pb.Leave())
+    await desk.expect("closed", skip=("member", "circuit"))
+    assert len(circuits) == 0
+
+
+async def test_metrics(session, rendezvous):
+    await session("desk", "lap")
+    url = f"http://127.0.0.1:{rendezvous.metrics_port}/metrics"
+    text = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read().decode())
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert values['kafila_rendezvous_sessions{state="forming"}'] == "1.0"
+    assert values["kafila_rendezvous_members"] == "2.0"
+    assert values["kafila_rendezvous_agents"] == "2.0"
+    assert values["kafila_rendezvous_introductions_failed_total"] == "0.0"
+    assert values["kafila_rendezvous_relayed_bytes_total"] == "0.0"
+    assert values[f'kafila_build_info{{version="{VERSION}"}}'] == "1.0"
+
+
+async def test_taken_ports_are_named_and_nothing_is_left(rendezvous, tmp_path):
+    base = {"state_dir": tmp_path / "rv2", "host": "127.0.0.1", "port": 0, "metrics_port": 0}
+    for field, option in (("port", "--port"), ("metrics_port", "--metrics-port"), ("udp_port", "--udp-port")):
+        taken = rendezvous.grpc_port if field == "port" else getattr(rendezvous, field)
+        with pytest.raises(PortInUse, match=f"{taken}.*{option}"):
+            await start_rendezvous(Config(**base | {field: taken}))
+    server = await start_rendezvous(Config(**base))
+    await server.close()
