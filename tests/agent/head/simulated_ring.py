@@ -31,6 +31,13 @@ def greedy(history: tuple[int, ...]) -> int:
     return int(next_logits(history).argmax())
 
 
+def one_hot(token: int) -> torch.Tensor:
+    """Logits that leave no choice: float32 [ALL_TOKENS]."""
+    logits = torch.full((ALL_TOKENS,), -100.0)
+    logits[token] = 100.0
+    return logits
+
+
 @dataclass
 class SimulatedRing:
     """``stages`` queues in a circle; queue 0 is the head's. ``script`` overrides the model: history -> token."""
@@ -99,12 +106,14 @@ class SimulatedRing:
         if not frame.rows_wanted:
             self.engine.on_sampled(frame, None)
             return
-        history = self._history(frame)
-        logits = next_logits(history)
-        if self.script is not None:
-            logits = torch.zeros(ALL_TOKENS)
-            logits[self.script.get(history, 0)] = 9.0
+        logits = self.logits_of(frame, self._history(frame))
         self.engine.on_sampled(frame, self.engine.sample(frame, logits[None]))
+
+    def logits_of(self, frame: Frame, history: tuple[int, ...]) -> torch.Tensor:
+        """float32 [vocab]"""
+        if self.script is None:
+            return next_logits(history)
+        return one_hot(self.script.get(history, 0))
 
     def _history(self, frame: Frame) -> tuple[int, ...]:
         owner, tokens = self.slots[-1].get(frame.slot, (None, []))

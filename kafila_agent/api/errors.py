@@ -1,0 +1,117 @@
+"""OpenAI's error object for everything that goes wrong, and which status it goes with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from kafila_agent.head.generation import Busy, ContextExceeded, EngineError
+from kafila_agent.head.text import TextError
+
+RETRY_AFTER_FAILURE_S = 5
+
+# What pydantic calls it -> what OpenAI's server says of the argument.
+_WORDS = {
+    "extra_forbidden": "Unrecognized request argument supplied: {param}",
+    "missing": "Missing required parameter: '{param}'.",
+    "json_invalid": "We could not parse the JSON body of your request: {error}.",
+}
+
+
+class ApiError(Exception):
+    """An answer that is an error. ``retry_after_s`` goes out as Retry-After."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> dict[str, Any]:
+        """The error object, as a response's body or a stream's event."""
+        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        """The whole response."""
+        headers = {} if self.retry_after_s is None else {"retry-after": str(self.retry_after_s)}
+        return JSONResponse(self.body(), self.status, headers)
+
+
+def unavailable(message: str, retry_after_s: int, code: str = "service_unavailable") -> ApiError:
+    """A 503: not now."""
+    return ApiError(503, message, kind="server_error", code=code, retry_after_s=retry_after_s)
+
+
+def api_error(error: EngineError | TextError, prompt_param: str | None = None) -> ApiError:
+    """What the head's own errors are to a client. ``prompt_param``: the argument that the prompt came in."""
+    match error:
+        case ContextExceeded():
+            return ApiError(400, str(error), param=prompt_param, code="context_length_exceeded")
+        case TextError():
+            return ApiError(400, str(error), param=prompt_param)
+        case Busy():
+            return unavailable(str(error), error.retry_after_s, "busy")
+        case _:
+            return unavailable(str(error), RETRY_AFTER_FAILURE_S)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Make every error of ``app`` an error object."""
+    app.add_exception_handler(ApiError, _own)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unforeseen)
+
+
+async def _own(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def _validation(_: Request, error: Exception) -> JSONResponse:
+    """FastAPI's 422 is not OpenAI's: 400, with the first argument that is wrong."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    detail = first.get("ctx", {}).get("error", first["msg"])
+    if first["type"] == "json_invalid":
+        return ApiError(400, _WORDS["json_invalid"].format(error=detail)).response()
+    param = parameter_name(first["loc"][1:])
+    if param is None and first["type"] != "invalid":
+        return ApiError(400, "The body must be a JSON object sent as application/json.").response()
+    if param is None:
+        return ApiError(400, detail).response()
+    words = _WORDS.get(first["type"], "Invalid '{param}': {error}")
+    code = "unsupported_parameter" if first["type"] in ("unsupported", "extra_forbidden") else None
+    return ApiError(400, words.format(param=param, error=first["msg"]), param=param, code=code).response()
+
+
+async def _http(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return ApiError(error.status_code, str(error.detail)).response()
+
+
+async def _unforeseen(_: Request, error: Exception) -> JSONResponse:
+    return ApiError(500, f"internal error ({type(error).__name__})", kind="server_error").response()
+
+
+def parameter_name(location: tuple[str | int, ...]) -> str | None:
+    """``messages[0].content`` from pydantic's location; None for the body as a whole."""
+    name = ""
+    for part in location:
+        name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
+    return name or None

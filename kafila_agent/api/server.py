@@ -1,0 +1,148 @@
+"""The HTTP server, inside the agent's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import socket
+from collections.abc import Iterator
+from importlib import metadata
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+
+from kafila_agent.api.errors import add_error_handlers
+from kafila_agent.api.guard import MAX_BODY_BYTES, Guard
+from kafila_agent.api.openai_routes import SERVING, GetService, openai_router
+
+# How long answers under way may go on once the server is told to stop.
+GRACE_S = 2
+
+
+class ApiServerError(RuntimeError):
+    """The server cannot start; the message names the address and the option that changes it."""
+
+
+def create_app(get_service: GetService) -> FastAPI:
+    """The application, unguarded."""
+    app = FastAPI(
+        title="Kafila",
+        version=metadata.version("kafila"),
+        docs_url=None,
+        redoc_url=None,
+        max_body_size=MAX_BODY_BYTES,
+    )
+    app.include_router(openai_router(get_service))
+    add_error_handlers(app)
+
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        service = get_service()
+        body = {"status": service.state, "model": service.model, "message": service.message}
+        if service.state == SERVING:
+            return JSONResponse(body)
+        return JSONResponse(body, 503, {"retry-after": str(service.retry_after_s)})
+
+    @app.get("/version")
+    async def version() -> dict[str, str]:
+        return {"version": app.version}
+
+    return app
+
+
+class ApiServer:
+    """OpenAI's API on ``host:port`` (0: any). ``port_option`` is what an error tells the user to change.
+
+    An ``api_key`` is required on an address that other machines reach.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        get_service: GetService,
+        *,
+        api_key: str | None = None,
+        port_option: str = "--api-port",
+    ) -> None:
+        if api_key is None and not _is_loopback(host):
+            raise ApiServerError(f"{host} is reached from other machines: set an API key, or bind 127.0.0.1")
+        self._host = host
+        self._port = port
+        self._port_option = port_option
+        hosts = [f"[{host}]" if ":" in host else host]
+        self.app = Guard(create_app(get_service), hosts=hosts, api_key=api_key)
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """The base URL to give to clients."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}/v1"
+
+    async def start(self) -> None:
+        """Listen. Raises ApiServerError if the address cannot be had."""
+        listening = self._bind()
+        self._port = listening.getsockname()[1]
+        config = uvicorn.Config(
+            self.app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        self._server = _Server(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listening]), name="api")
+        await self._server.listening.wait()
+
+    async def close(self) -> None:
+        """Stop listening, let answers under way finish for GRACE_S at most, and end."""
+        if self._server is None or self._serving is None:
+            return
+        self._server.should_exit = True
+        await self._serving
+        self._server = self._serving = None
+
+    def _bind(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        try:
+            return socket.create_server((self._host, self._port), family=family)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise ApiServerError(
+                    f"port {self._port} on {self._host} is in use: choose another with {self._port_option}"
+                ) from error
+            raise ApiServerError(
+                f"cannot listen on {self._host}:{self._port} ({error.strerror}): choose another port with"
+                f" {self._port_option}"
+            ) from error
+
+
+class _Server(uvicorn.Server):
+    """uvicorn as a guest: the agent owns the signals, and hears when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave them alone."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        await super().startup(sockets)
+        self.listening.set()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

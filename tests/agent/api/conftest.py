@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import httpx2
+import pytest
+
+from kafila_agent.api.openai_routes import Service
+from kafila_agent.api.server import ApiServer
+from kafila_agent.edge.frame import Frame
+from kafila_agent.head.engine import Engine
+from kafila_agent.head.text import Text
+from kafila_agent.model.manifest import read_manifest
+from tests.agent.head.simulated_ring import SimulatedRing, one_hot
+
+MODEL = "smollm2"
+
+
+@pytest.fixture(scope="session")
+def text(smollm2) -> Text:
+    return Text.from_model(read_manifest(smollm2))
+
+
+@dataclass
+class RunningRing(SimulatedRing):
+    """Turns by itself on the event loop. With ``reply``, every sequence is answered with those tokens, then end.
+
+    ``held`` stops it before the launch of that number; ``release`` lets it go on.
+    """
+
+    reply: list[int] | None = None
+    held: int | None = None
+    wanted: dict[int, int] = field(default_factory=dict)
+    turning: bool = False
+
+    def launch(self, frame: Frame) -> None:
+        super().launch(frame)
+        self._start()
+
+    def release(self) -> None:
+        self.held = None
+        self._start()
+
+    def logits_of(self, frame, history):
+        if self.reply is None:
+            return super().logits_of(frame, history)
+        place = self.wanted.get(frame.sequence, 0)
+        self.wanted[frame.sequence] = place + 1
+        return one_hot([*self.reply, 2][min(place, len(self.reply))])
+
+    def _start(self) -> None:
+        if not self.turning:
+            self.turning = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self.turning = False
+        if self.idle or (self.held is not None and len(self.launched) >= self.held):
+            return
+        self.step()
+        self._start()
+
+
+@dataclass
+class Api:
+    """A server that really listens, its engine, and what it says of itself."""
+
+    server: ApiServer
+    service: Service
+    ring: RunningRing
+    engine: Engine
+    http: httpx2.AsyncClient
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    async def chat(self, words: str = "hi", **options) -> httpx2.Response:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": words}], "temperature": 0} | options
+        return await self.http.post("chat/completions", json=body)
+
+    async def until_idle(self) -> None:
+        """Until the ring has nothing left to do: a slot freed, a client's absence noticed."""
+        async with asyncio.timeout(5):
+            while self.engine.measured().running or self.engine.measured().waiting or not self.ring.idle:
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def make_api(text) -> AsyncIterator[Callable]:
+    """``await make_api(reply="words", ...)``: an Api whose model always answers so, or that hashes.
+
+    Without ``listen`` the requests are handed to the application in memory.
+    """
+    opened: list[Api] = []
+
+    async def make(
+        reply: str | None = None,
+        *,
+        held: int | None = None,
+        service=None,
+        server=None,
+        listen=True,
+        **options,
+    ) -> Api:
+        ring = RunningRing(2, reply=None if reply is None else text.encode(reply), held=held)
+        settings = {"epoch": 1, "slots": 2, "context_tokens": 256, "prefill_chunk": 16, "clock": ring.clock}
+        ring.engine = Engine(ring.launch, text, **(settings | options))
+        api = Api(None, Service("serving", "", MODEL, ring.engine, 17), ring, ring.engine, None)
+        if service is not None:
+            api.service = service
+        api.server = ApiServer("127.0.0.1", 0, lambda: api.service, **(server or {}))
+        if listen:
+            await api.server.start()
+        transport = None if listen else httpx2.ASGITransport(api.server.app)
+        api.http = httpx2.AsyncClient(base_url=api.url, trust_env=False, timeout=20, transport=transport)
+        opened.append(api)
+        return api
+
+    yield make
+    for api in opened:
+        await api.http.aclose()
+        api.engine.fail("the test is over")
+        await api.server.close()
