@@ -13,13 +13,15 @@ from kafila_proto.certificate import CertificateError
 from kafila_proto.names import InvalidName
 from kafila_proto.rendezvous_pb2 import ToAgent
 
-from kafila_agent.api.server import ApiServer
+from kafila_agent.api.openai_routes import SERVING, Service
+from kafila_agent.api.server import ApiServer, ApiServerError
 from kafila_agent.config import AgentConfig
 from kafila_agent.control.link import LinkError, RendezvousLink
 from kafila_agent.control.local import AgentError, ControlSocket, Fault
 from kafila_agent.edge.endpoint import EdgeEndpoint
 from kafila_agent.entry import Entry
 from kafila_agent.identity import load_identity
+from kafila_agent.lifecycle import State
 from kafila_agent.machine import Machine
 from kafila_agent.metrics import AgentMetrics, StatusCollector, serve_metrics
 from kafila_agent.status import build_status
@@ -101,15 +103,11 @@ class Agent:
         config = self._config
         self._control = ControlSocket(config.control_socket, self)
         await self._control.start()
-        self._api = ApiServer(config.api_host, config.api_port, self.entry.serving)
         try:
+            self._api = ApiServer(config.api_host, config.api_port, self._service)
             await self._api.start()
-        except OSError as error:
-            raise AgentError(
-                Fault.REFUSED,
-                f"cannot serve the API at {config.api_host}:{config.api_port} ({error.strerror}): "
-                "choose another --api-port",
-            ) from error
+        except ApiServerError as error:
+            raise AgentError(Fault.REFUSED, str(error)) from error
         metrics.registry.register(StatusCollector(self.status, lambda: self.machine.endpoint.edges))
         try:
             self._metrics_server = serve_metrics(metrics.registry, "127.0.0.1", config.metrics_port)
@@ -162,6 +160,21 @@ class Agent:
     def _changed(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
+
+    def _service(self) -> Service:
+        """What this agent can do for an API client right now."""
+        membership = self.entry.membership
+        if membership is None or membership.state is State.LEFT:
+            reason = f" ({membership.reason})" if membership else ""
+            return Service("idle", f"this machine is in no session{reason}: create or join one with kafila-ctl")
+        model = membership.charter.model.name or None
+        if membership.seat is None:
+            state = membership.state.name.lower()
+            return Service(state, f"the session does not serve yet: this machine is {state}", model)
+        if membership.seat.engine is None:
+            head = membership.seat.plan.head
+            return Service("member", f"{head} is the head of this session: use the API on that machine", model)
+        return Service(SERVING, "", model, membership.seat.engine, membership.served_since)
 
     # What kafila-ctl asks
 

@@ -117,12 +117,6 @@ class Entry:
         facts, _ = await measure_machine(self._machine, manifest, dtype)
         return pb.ProbeReply(member_json=json.dumps(member_to_json(facts)))
 
-    def serving(self):
-        """(engine or None, model's name, who to ask instead): what the API needs to know."""
-        membership = self.membership
-        seat = membership.seat if membership else None
-        return seat.engine if seat else None
-
     async def close(self) -> None:
         """Leave, for good."""
         if self.membership is not None:

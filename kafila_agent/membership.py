@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,7 @@ class Membership:
         self.plan_message = Plan()
         self.progress: dict[bytes, Progress] = {}
         self.seat: Seat | None = None
+        self.served_since = 0  # Unix seconds
         self.reason = ""
         self.refused = False
         self._machine = machine
@@ -263,6 +265,7 @@ class Membership:
         if self._work is None:
             return  # no seat in this plan: there is nothing to do but to be a member
         assert self.plan is not None
+        self.served_since = int(time.time())
         self.seat = Seat(
             self.plan,
             self._machine.identity.name,

@@ -48,7 +48,7 @@ def demo(
     say = console()
     try:
         say.print(f"Starting a rendezvous and {members} agents: {', '.join(names)}", highlight=False)
-        with LocalFleet(names, agent_args=_agent_args(model, relay)) as fleet:
+        with LocalFleet(dict.fromkeys(names, _agent_args(model, relay))) as fleet:
             request = pb.CreateRequest(
                 model=model, members=members, context_tokens=context, concurrency=concurrency, dtype=dtype
             )

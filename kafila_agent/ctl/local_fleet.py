@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -24,11 +25,14 @@ class FleetError(RuntimeError):
 
 
 class LocalFleet:
-    """Processes end with this object, and with this process however it ends: each watches its stdin."""
+    """Processes end with this object, and with this process however it ends: each watches its stdin.
 
-    def __init__(self, names: list[str], *, agent_args: list[str] | None = None):
-        self.names = names
-        self._agent_args = agent_args or []
+    ``agents`` maps names to further options of ``kafila-agent``.
+    """
+
+    def __init__(self, agents: Mapping[str, Sequence[str]]):
+        self.names = list(agents)
+        self._args = agents
         self._directory = tempfile.TemporaryDirectory(prefix="kafila-")
         self._processes: dict[str, subprocess.Popen] = {}
         self._channels: dict[str, grpc.Channel] = {}
@@ -78,7 +82,7 @@ class LocalFleet:
                 "kafila_agent.main",
                 *("--name", name, "--state-dir", str(state_dir), "--rendezvous", address),
                 *("--udp-host", "127.0.0.1", "--api-port", "0", "--metrics-port", "0"),
-                *self._agent_args,
+                *self._args[name],
             )
             self._channels[name] = grpc.insecure_channel(
                 f"unix:{state_dir / 'control.sock'}",

@@ -14,7 +14,11 @@ import pytest
 
 PROMPT = "Explain in a few sentences why the sky is blue."
 DEMO = [sys.executable, "-m", "kafila_agent.ctl.main", "demo"]
-ENVIRONMENT = os.environ | {"http_proxy": "http://127.0.0.1:9", "all_proxy": "http://127.0.0.1:9", "COLUMNS": "160"}
+ENVIRONMENT = os.environ | {
+    "http_proxy": "http://127.0.0.1:9",
+    "all_proxy": "http://127.0.0.1:9",
+    "COLUMNS": "160",
+}
 
 
 def smollm2() -> Path:
@@ -74,12 +78,18 @@ def test_three_processes_say_what_transformers_says(tmp):
     assert answer["ttft_s"] > 0
     assert 0 < answer["network_share"] < 1
     ring = answer["plan"]["ring"]
-    assert [(edge["from"], edge["to"]) for edge in answer["edges"]] == list(zip(ring, ring[1:] + ring[:1], strict=True))
+    assert [(edge["from"], edge["to"]) for edge in answer["edges"]] == list(
+        zip(ring, ring[1:] + ring[:1], strict=True)
+    )
     assert all(edge["path"] == "direct" and edge["rtt_s"] > 0 for edge in answer["edges"])
     assert sorted(block for m in answer["members"] for block in range(*m["blocks"])) == list(range(30))
-    assert all(member["measured_stage_s"] > 0 and member["predicted_stage_s"] > 0 for member in answer["members"])
+    assert all(
+        member["measured_stage_s"] > 0 and member["predicted_stage_s"] > 0 for member in answer["members"]
+    )
     # Held once, all of it: the sum over the members is the model in float32.
-    assert sum(member["loaded_bytes"] for member in answer["members"]) == pytest.approx(134_515_008 * 4, rel=1e-6)
+    assert sum(member["loaded_bytes"] for member in answer["members"]) == pytest.approx(
+        134_515_008 * 4, rel=1e-6
+    )
     assert left_behind(tmp) == ([], [])
 
 
