@@ -184,10 +184,16 @@ class RendezvousLink:
         assert self._call is not None
         try:
             while isinstance(message := await self._call.read(), ToAgent):
-                self.on_message(message)
+                self._deliver(message)
         except grpc.aio.AioRpcError as error:
             return f"the stream to the rendezvous at {self.address} broke ({error.details()})"
         return f"the rendezvous at {self.address} ended the stream"
+
+    def _deliver(self, message: ToAgent) -> None:
+        try:
+            self.on_message(message)
+        except Exception:  # a fault of the handler's, which must not cost the stream
+            log.exception("message not handled", kind=message.WhichOneof("message"))
 
     async def _attach_once(self) -> Attachment:
         try:

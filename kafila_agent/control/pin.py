@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,7 +135,7 @@ async def fetch_certificate(address: RendezvousAddress) -> bytes:
             f"what answers at {address} does not speak TLS ({error.reason}): is it kafila-rendezvous?"
         ) from error
     except OSError as error:
-        raise unreachable(address, error.strerror or str(error)) from error
+        raise unreachable(address, _reason(error)) from error
     try:
         der: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     finally:
@@ -142,6 +143,13 @@ async def fetch_certificate(address: RendezvousAddress) -> bytes:
     if not der:
         raise Unreachable(f"what answers at {address} shows no certificate")
     return der
+
+
+def _reason(error: OSError) -> str:
+    """The system's words for it; asyncio's own repeat the address as a tuple."""
+    if isinstance(error, socket.gaierror) or error.errno is None:
+        return error.strerror or str(error)
+    return os.strerror(error.errno).lower()
 
 
 def unreachable(address: RendezvousAddress, why: str) -> Unreachable:

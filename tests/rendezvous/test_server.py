@@ -233,3 +233,6 @@ async def test_taken_ports_are_named_and_nothing_is_left(rendezvous, tmp_path):
             await start_rendezvous(Config(**base | {field: taken}))
     server = await start_rendezvous(Config(**base))
     await server.close()
+    again = await start_rendezvous(Config(**base))
+    await again.close()
+    assert again.certificate.fingerprint == server.certificate.fingerprint
