@@ -7,11 +7,11 @@ from dataclasses import replace
 from kafila_planner.admission import Seating
 from kafila_planner.division import DivisionRule
 from kafila_planner.head import improves
-from kafila_planner.joint import EqualSearch
+from kafila_planner.joint import EqualSearch, Found
 from kafila_planner.joint_unequal import UnequalSearch
 from kafila_planner.objective import Objective
 from kafila_planner.order import EXACT_MEMBERS
-from kafila_planner.placement import Placed
+from kafila_planner.placement import Placed, place
 from kafila_planner.problem import Problem
 from kafila_planner.ring import Tier, Unseated
 
@@ -55,12 +55,22 @@ def _best_placed(problem: Problem, goal: Objective) -> Placed | None:
     search = EqualSearch(problem, goal) if problem.chain.equal else UnequalSearch(problem, goal)
     kept, bound = search.best([anchor], float("inf"))
     rival, others_bound = search.best(others, kept.value if kept else float("inf"))
+    if isinstance(search, UnequalSearch) and (settled := place(problem, DivisionRule.PLANNER)):
+        everyone, _ = search.on_order(settled.placement.order)
+        if settled.placement.head == anchor:
+            kept = _better(kept, everyone)
+        else:
+            rival = _better(rival, everyone)
     found = rival if rival and (kept is None or improves(rival.value, kept.value)) else kept
     if found is None:
         return None
     bound = min(bound, others_bound)
     proven = problem.chain.equal or found.value <= bound
     return Placed(found.placement, proven, bound=bound, gap=found.value - bound)
+
+
+def _better(one: Found | None, other: Found | None) -> Found | None:
+    return min((found for found in (one, other) if found), key=lambda found: found.value, default=None)
 
 
 def _shortlist(problem: Problem) -> Problem:

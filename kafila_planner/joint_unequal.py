@@ -35,6 +35,8 @@ class UnequalSearch:
         """The best plan found with a value under `below`, and a value that no plan can be under."""
         import numpy as np
 
+        if not heads:
+            return None, below
         parts = [(head, self.teams.with_head(head)) for head in heads]
         bounds = np.concatenate([self._bounds_s(head, numbers) for head, numbers in parts])
         head_of = np.concatenate([np.full(len(numbers), head) for head, numbers in parts])
@@ -65,7 +67,8 @@ class UnequalSearch:
         ]
         most = [self._most_bytes(seat, seat == head) for seat in range(len(seats))]
         total, least = float(chain.read_before[-1]), float(min(chain.read_bytes))
-        slowest = max(fixed + each * size for fixed, each, size in zip(fixed_s, byte_s, most, strict=True))
+        tops = (fixed + each * size for fixed, each, size in zip(fixed_s, byte_s, most, strict=True))
+        slowest = max(*tops, 1e-9)
         grid = [np.inf]
         if self._goal.weight:
             grid = [*np.geomspace(slowest * 1e-3, slowest, GRID), np.inf]

@@ -25,16 +25,27 @@ def is_open(member: MemberFacts) -> bool:
     return maps_alike(member) and member.filtering is Behaviour.ADDRESS_DEPENDENT
 
 
-def expected_path(a: MemberFacts, b: MemberFacts) -> Path:
-    """DIRECT or RELAYED, symmetric in its arguments. Unknown behaviours count as the strictest.
+def judge_path(a: MemberFacts, b: MemberFacts) -> tuple[Path, str]:
+    """The path to expect, symmetric in its arguments, and why. Unknown behaviours count as the strictest.
 
     One site: direct. One outermost NAT but two sites: only if that NAT hairpins. Without UDP: relayed.
     """
-    if not (a.udp and b.udp):
-        return Path.RELAYED
+    for member in (a, b):
+        if not member.udp:
+            return Path.RELAYED, f"{member.name} has no UDP"
     if a.site is not None and a.site == b.site:
-        return Path.DIRECT
+        return Path.DIRECT, "they share a site"
     if a.nat is not None and a.nat == b.nat and not (a.hairpin and b.hairpin):
-        return Path.RELAYED
-    punches = is_open(a) or is_open(b) or (maps_alike(a) and maps_alike(b))
-    return Path.DIRECT if punches else Path.RELAYED
+        return Path.RELAYED, "they are behind one NAT that is not known to hairpin"
+    for member in (a, b):
+        if is_open(member):
+            return Path.DIRECT, f"{member.name} lets the other's packets in"
+    if maps_alike(a) and maps_alike(b):
+        return Path.DIRECT, "both map every destination to one address, so they can punch"
+    strict = [member.name for member in (a, b) if not maps_alike(member)]
+    return Path.RELAYED, f"{' and '.join(strict)} cannot be reached at the advertised address, nor answered"
+
+
+def expected_path(a: MemberFacts, b: MemberFacts) -> Path:
+    """DIRECT or RELAYED, symmetric in its arguments."""
+    return judge_path(a, b)[0]

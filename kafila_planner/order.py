@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import permutations
 from typing import Any
 
@@ -165,10 +166,16 @@ def cheapest_cycle(costs: Costs, members: Sequence[MemberFacts], anchor: int) ->
     if size <= 3:  # there is only one cycle
         return Cycle(tuple(range(size)), True)
     if size <= EXACT_MEMBERS:
-        return Cycle(PathTable(costs, 0).smallest_cycle(), True)
+        return Cycle(_exact_cycle(costs), True)
     starts = [list(range(size)), alternation(members, anchor)]
     best = min((improved(costs, start) for start in starts), key=costs.of_ring)
     return Cycle(smaller_direction(best), False)
+
+
+@lru_cache(maxsize=64)
+def _exact_cycle(costs: Costs) -> tuple[int, ...]:
+    """Remembered, because remedies and advice ask again about the same places on the map."""
+    return PathTable(costs, 0).smallest_cycle()
 
 
 def smaller_direction(order: Sequence[int]) -> tuple[int, ...]:

@@ -1,0 +1,70 @@
+"""A plan as people read it: one row per stage with the edge that leaves it, then what to expect."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from kafila_planner.advice import outlooks
+from kafila_planner.explain import explain as explain_plan
+from kafila_planner.explain import gigabytes
+from kafila_planner.facts import Fleet, FleetError
+from kafila_planner.ring import Refusal, RingPlan
+
+Answer = tuple[Fleet, RingPlan | Refusal] | FleetError
+
+
+def show(answer: Answer, explained: bool) -> None:
+    """Print a plan, a refusal, or what is wrong with one fleet of a list."""
+    console = Console(highlight=False, soft_wrap=True)
+    if isinstance(answer, FleetError):
+        console.print(f"error: {answer}", markup=False)
+        return
+    fleet, planned = answer
+    if isinstance(planned, RingPlan):
+        console.print(_table(planned))
+        for line in _summary(fleet, planned):
+            console.print(line, markup=False)
+    if explained or isinstance(planned, Refusal):
+        for sentence in explain_plan(fleet, planned):
+            console.print(sentence, markup=False)
+
+
+def _table(plan: RingPlan) -> Table:
+    table = Table(box=box.SIMPLE, title=f"{plan.tier} plan for {plan.objective}", title_justify="left")
+    for title in ("member", "blocks", "predicted", "needs / room", "next edge"):
+        table.add_column(title, justify="left" if title == "member" else "right")
+    for place, stage in enumerate(plan.stages):
+        edge = plan.edges[place] if plan.edges else None
+        table.add_row(
+            stage.member + (" (head)" if place == 0 else ""),
+            f"{stage.start}-{stage.end - 1}",
+            _milliseconds(stage.predicted_s),
+            f"{gigabytes(stage.needs_bytes)} / {gigabytes(stage.room_bytes)}",
+            f"{edge.path} {_milliseconds(edge.cost_s)}" if edge else "-",
+        )
+    return table
+
+
+def _summary(fleet: Fleet, plan: RingPlan) -> list[str]:
+    predicted = plan.predicted
+    lines = [f"bottleneck {_milliseconds(plan.bottleneck_s)}, circuit {_milliseconds(plan.circuit_s)}"]
+    if predicted.tokens_per_s_one_user is not None and predicted.tokens_per_s_all_users is not None:
+        lines.append(
+            f"predicted {predicted.tokens_per_s_one_user:.3g} tokens/s for one user, "
+            f"{predicted.tokens_per_s_all_users:.3g} for {fleet.concurrency}, "
+            f"network share {predicted.network_share:.0%}, first token in {_milliseconds(predicted.ttft_s)}"
+        )
+    for outlook in outlooks(fleet, plan):
+        if outlook.objective != plan.objective and outlook.tokens_per_s_one_user is not None:
+            lines.append(
+                f"planned for {outlook.objective}: {outlook.tokens_per_s_one_user:.3g} tokens/s for one user, "
+                f"{outlook.tokens_per_s_all_users:.3g} for {fleet.concurrency}, over {', '.join(outlook.ring)}"
+            )
+    lines += [f"no seat: {out.member} ({out.reason})" for out in plan.unseated]
+    return lines
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "unknown" if seconds is None else f"{seconds * 1e3:.3g} ms"
