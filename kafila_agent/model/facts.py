@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-
-import torch
+from typing import TYPE_CHECKING
 
 from kafila_planner.facts import ModelFacts
 
 from .families import causal_lm_class
-from .manifest import Manifest
-from .tensors import TensorEntry
+from .routing import HeldTensor, bytes_read
 from .weights import torch_dtype
 
-_ROUTED = re.compile(r"\.experts\.(?:(\d+)\.)?")
-# What configurations call the number of experts that one token is routed to.
-_ROUTED_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
+if TYPE_CHECKING:
+    import torch
+
+    from .manifest import Manifest
+    from .tensors import TensorEntry
 
 
 def describe_model(manifest: Manifest, dtype: str, *, context_tokens: int, concurrency: int) -> ModelFacts:
@@ -24,70 +22,39 @@ def describe_model(manifest: Manifest, dtype: str, *, context_tokens: int, concu
 
     A tied embedding is held once and read whole; of an untied one a single row is read. Of a mixture of
     experts one token reads its share of the routed ones. Raises ModelError for a dtype or block that is
-    not served.
+    not served. (Sizes are per sequence: ``concurrency`` is the planner's to multiply by.)
     """
-    sizes = _Sizes(manifest, torch_dtype(dtype))
-    blocks = [manifest.block_tensors(index, index + 1) for index in range(manifest.blocks)]
-    head = manifest.head_tensors()
-    item_bytes = torch_dtype(dtype).itemsize
+    del concurrency
+    serving = torch_dtype(dtype)
+    in_float32 = _kept_in_float32(manifest.family, serving)
+
+    def held(entry: TensorEntry) -> HeldTensor:
+        is_kept = any(name in entry.name for name in in_float32)
+        return HeldTensor(entry.name, entry.shape, entry.elements * (4 if is_kept else serving.itemsize))
+
+    blocks = [[held(e) for e in manifest.block_tensors(i, i + 1)] for i in range(manifest.blocks)]
+    head = [held(entry) for entry in manifest.head_tensors()]
     return ModelFacts(
         name=manifest.name,
         blocks=manifest.blocks,
-        block_bytes=tuple(sizes.held(block) for block in blocks),
-        block_read_bytes=tuple(sizes.read(block) for block in blocks),
-        head_bytes=sizes.held(head),
-        head_read_bytes=sum(sizes.head_read(entry) for entry in head),
-        kv_bytes_per_token_per_block=tuple(block.elements_per_token * item_bytes for block in manifest.kv),
-        kv_tokens_per_block=tuple(block.tokens_kept(context_tokens) for block in manifest.kv),
+        block_bytes=tuple(sum(tensor.nbytes for tensor in block) for block in blocks),
+        block_read_bytes=tuple(bytes_read(block, manifest.model_config) for block in blocks),
+        head_bytes=sum(tensor.nbytes for tensor in head),
+        head_read_bytes=sum(_head_read(tensor, manifest.tied) for tensor in head),
+        kv_bytes_per_token_per_block=tuple(kv.elements_per_token * serving.itemsize for kv in manifest.kv),
+        kv_tokens_per_block=tuple(kv.tokens_kept(context_tokens) for kv in manifest.kv),
         expected_tokens=max(1, context_tokens // 2),
     )
 
 
-class _Sizes:
-    """Sizes of one model's tensors in one serving dtype."""
-
-    def __init__(self, manifest: Manifest, dtype: torch.dtype) -> None:
-        self._dtype = dtype
-        self._tied = manifest.tied
-        self._per_token = next(
-            (
-                n
-                for key in _ROUTED_PER_TOKEN
-                if isinstance(n := getattr(manifest.model_config, key, None), int)
-            ),
-            None,
-        )
-        cls = causal_lm_class(manifest.family)
-        kept = set(cls._keep_in_fp32_modules_strict or ())
-        if dtype is torch.float16:
-            kept |= set(cls._keep_in_fp32_modules or ())
-        self._kept_in_float32 = kept
-
-    def entry(self, entry: TensorEntry) -> int:
-        """Bytes of one tensor as held."""
-        is_kept = any(name in entry.name for name in self._kept_in_float32)
-        return entry.elements * (4 if is_kept else self._dtype.itemsize)
-
-    def held(self, entries: Iterable[TensorEntry]) -> int:
-        """Bytes held for ``entries``."""
-        return sum(self.entry(entry) for entry in entries)
-
-    def read(self, entries: list[TensorEntry]) -> int:
-        """Bytes one token reads of a block: routed experts count by the share that is routed to."""
-        routed = [entry for entry in entries if _ROUTED.search(entry.name)]
-        experts = _expert_count(routed)
-        share = min(1.0, self._per_token / experts) if self._per_token and experts else 1.0
-        return self.held(entries) - round(self.held(routed) * (1 - share))
-
-    def head_read(self, entry: TensorEntry) -> int:
-        """Bytes one token reads of a head tensor."""
-        is_lookup = not self._tied and entry.name.endswith("embed_tokens.weight")
-        return self.entry(entry) // (entry.shape[0] if is_lookup else 1)
+def _kept_in_float32(family: str, dtype: torch.dtype) -> set[str]:
+    """Names of the modules that transformers holds in float32 whatever the serving dtype."""
+    cls = causal_lm_class(family)
+    kept = set(cls._keep_in_fp32_modules_strict or ())
+    return kept | set(cls._keep_in_fp32_modules or ()) if dtype is torch_dtype("float16") else kept
 
 
-def _expert_count(routed: list[TensorEntry]) -> int:
-    """Experts of one block: numbered one by one, or the first dimension of fused tensors."""
-    numbered = {match[1] for entry in routed if (match := _ROUTED.search(entry.name)) and match[1]}
-    if numbered:
-        return len(numbered)
-    return max((entry.shape[0] for entry in routed), default=0)
+def _head_read(tensor: HeldTensor, tied: bool) -> int:
+    """Bytes one token reads of a head tensor: a row where it is only looked up, else all."""
+    is_lookup = not tied and tensor.name.endswith("embed_tokens.weight")
+    return tensor.nbytes // (tensor.shape[0] if is_lookup else 1)
