@@ -81,11 +81,18 @@ class Api:
         body = {"model": MODEL, "messages": [{"role": "user", "content": words}], "temperature": 0} | options
         return await self.http.post("chat/completions", json=body)
 
-    async def until_idle(self) -> None:
-        """Until the ring has nothing left to do: a slot freed, a client's absence noticed."""
-        async with asyncio.timeout(5):
-            while self.engine.measured().running or self.engine.measured().waiting or not self.ring.idle:
-                await asyncio.sleep(0.001)
+    @property
+    def requests(self) -> int:
+        """Running or waiting."""
+        return self.engine.measured().running + self.engine.measured().waiting
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let the server's and the clients' sockets work until it holds: at most five seconds."""
+        for _ in range(5000):
+            if condition():
+                return
+            await asyncio.sleep(0.001)
+        pytest.fail("it did not come to that")
 
 
 @pytest.fixture
@@ -100,10 +107,10 @@ async def make_api(text) -> AsyncIterator[Callable]:
         reply: str | None = None,
         *,
         held: int | None = None,
-        service=None,
-        server=None,
-        listen=True,
-        **options,
+        service: Service | None = None,
+        server: dict | None = None,
+        listen: bool = True,
+        **options: object,
     ) -> Api:
         ring = RunningRing(2, reply=None if reply is None else text.encode(reply), held=held)
         settings = {"epoch": 1, "slots": 2, "context_tokens": 256, "prefill_chunk": 16, "clock": ring.clock}

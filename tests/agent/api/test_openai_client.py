@@ -142,13 +142,10 @@ async def test_many_clients_at_once_get_what_each_gets_alone(make_api, client_of
 async def test_an_answer_that_breaks_off_raises_and_never_looks_whole(make_api, client_of):
     api = await make_api(SAID, held=8)
     stream = await client_of(api).chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
-    chunks = []
+    chunks = [await anext(stream) for _ in range(2)]
+    api.engine.fail("lap left the session")
     with pytest.raises(openai.APIError, match="lap left the session"):
-        async for chunk in stream:
-            chunks.append(chunk)
-            if len(chunks) == 2:
-                api.engine.fail("lap left the session")
-    assert chunks
+        chunks.extend([chunk async for chunk in stream])
     assert all(chunk.choices[0].finish_reason is None for chunk in chunks)
 
 
@@ -158,8 +155,7 @@ async def test_before_its_first_text_a_broken_answer_is_a_503(make_api, client_o
         create = client_of(api).chat.completions.create
         waiting = asyncio.create_task(create(model=MODEL, messages=MESSAGES, stream=stream))
         if not stream:
-            while not api.engine.measured().running:
-                await asyncio.sleep(0.001)
+            await api.until(lambda: api.requests == 1)
             api.engine.fail("lap left the session")
         with pytest.raises(openai.InternalServerError, match="lap left the session") as broken:
             await waiting

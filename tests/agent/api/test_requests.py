@@ -269,8 +269,7 @@ async def test_stop_strings_end_the_answer_streamed_or_not(make_api, stop):
 async def test_a_full_house_says_when_to_come_back(make_api):
     api = await make_api("yes", held=1, slots=1, waiting_limit=0)
     first = asyncio.create_task(api.chat())
-    while not api.engine.measured().running:
-        await asyncio.sleep(0.001)
+    await api.until(lambda: api.requests == 1)
     response = await api.chat()
     error = error_of(response, 503)
     assert error["code"] == "busy"

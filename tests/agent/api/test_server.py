@@ -71,35 +71,28 @@ async def test_a_client_that_leaves_frees_its_slot_and_the_next_is_served(make_a
     if stream:
         await reader.readuntil(b"word")
     else:
-        while len(api.ring.launched) < 6:
-            await asyncio.sleep(0.001)
+        await api.until(lambda: len(api.ring.launched) == 6)
     writer.close()
     await writer.wait_closed()
-    async with asyncio.timeout(5):
-        while api.engine.measured().running:
-            await asyncio.sleep(0.001)
+    await api.until(lambda: not api.requests)
     assert api.ring.launched[-1].kind is Kind.RELEASE
     assert len(api.ring.launched) <= 8, "one step later at most"
     api.ring.release()
     assert (await api.chat(max_tokens=2)).status_code == 200
-    await api.until_idle()
+    await api.until(lambda: api.ring.idle)
     assert not any(api.ring.slots)
 
 
 async def test_twenty_that_leave_before_their_first_token_leave_nothing_behind(make_api):
     api = await make_api("word " * 200, held=2, slots=2, waiting_limit=40)
     connections = [await raw_chat(api, stream=bool(i % 2)) for i in range(20)]
-    async with asyncio.timeout(5):
-        while api.engine.measured().running + api.engine.measured().waiting < 20:
-            await asyncio.sleep(0.001)
+    await api.until(lambda: api.requests == 20)
     for _, writer in connections:
         writer.close()
-    async with asyncio.timeout(5):
-        while api.engine.measured().running + api.engine.measured().waiting:
-            await asyncio.sleep(0.001)
+    await api.until(lambda: not api.requests)
     api.ring.release()
     assert (await api.chat(max_tokens=2)).status_code == 200
-    await api.until_idle()
+    await api.until(lambda: api.ring.idle)
     assert {frame.sequence for frame in api.ring.launched} == {1, 2, 21}
 
 
@@ -195,7 +188,7 @@ async def test_a_key_is_asked_for_where_one_is_set(make_api):
 
 
 def test_an_address_that_others_reach_needs_a_key():
-    with pytest.raises(ApiServerError, match="set an API key, or bind 127.0.0.1"):
+    with pytest.raises(ApiServerError, match="set an API key"):
         ApiServer("0.0.0.0", 0, lambda: Service("forming"))
     ApiServer("0.0.0.0", 0, lambda: Service("forming"), api_key="k")
 

@@ -36,14 +36,14 @@ def make_engine(text) -> Callable[..., Engine]:
 def checkpoint_with_tokenizer(checkpoint, tmp_path) -> Callable[..., Path]:
     """A tiny llama (128 tokens, end 2 in config.json) with a byte-level tokenizer of its size, whose end is 3."""
 
-    def make(*, generation_eos: list[int] | None) -> Path:
+    def make(*, generation_eos: list[int] | None, eos_token: str | None = "<end>") -> Path:
         directory = tmp_path / f"eos-{generation_eos}"
-        shutil.copytree(checkpoint("llama"), directory)
+        shutil.copytree(checkpoint("llama"), directory, dirs_exist_ok=True)
         alphabet = ["<pad>", "<s>", "</s>", "<end>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
         backend = Tokenizer(models.BPE({token: i for i, token in enumerate(alphabet[:128])}, []))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
-        PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>").save_pretrained(directory)
+        PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=eos_token).save_pretrained(directory)
         (directory / "generation_config.json").unlink(missing_ok=True)
         if generation_eos is not None:
             generation = {"eos_token_id": generation_eos}
