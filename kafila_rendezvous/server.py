@@ -25,6 +25,7 @@ from kafila_rendezvous.service import RendezvousService
 
 CERTIFICATE_FILE = "rendezvous.pem"
 MAX_MESSAGE_BYTES = 1 << 20
+MAX_STREAMS = 4096  # whether or not they have said who they are
 
 DEFAULT_HOST = "0.0.0.0"  # noqa: S104 (members come from everywhere)
 DEFAULT_PORT = 7470
@@ -86,7 +87,7 @@ async def start_rendezvous(config: Config) -> RendezvousServer:
     loop = asyncio.get_running_loop()
     registry, circuits = Registry(config.limits), Circuits()
     async with AsyncExitStack() as closing:
-        server = grpc.aio.server(options=_GRPC_OPTIONS)
+        server = grpc.aio.server(options=_GRPC_OPTIONS, maximum_concurrent_rpcs=MAX_STREAMS)
         closing.push_async_callback(server.stop, _GRACE_S)
         grpc_port = _bind_grpc(server, config, certificate)
         datagrams = await _bind_datagrams(circuits, config, grpc_port)

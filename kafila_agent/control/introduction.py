@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafila_proto.certificate import fingerprint
-from kafila_proto.names import InvalidName, check_name
+from kafila_proto.names import InvalidName, check_name, printable
 from kafila_proto.pake import SESSION_ID_BYTES, Confirmations, Exchange, PakeError, Role, Transcript
 from kafila_proto.rendezvous_pb2 import Admit, FromAgent, Introduction, JoinSession, StopAdmitting
 from kafila_proto.session_code import SessionCode
@@ -32,8 +32,6 @@ CALL_S = 120.0  # the joiner waits for its turn: others may be joining
 NO_SUCH_CODE = (
     "no session admits this code: compare it with what the host's screen shows, and that it still does"
 )
-
-_DETAIL_LENGTH = 300
 
 
 class IllegalEvent(RuntimeError):
@@ -350,7 +348,7 @@ class JoinerIntroduction:
         return [self._joined]
 
     def _give_up(self, event: Introduction, now: float) -> list[Command]:
-        return self._fail(event.detail[:_DETAIL_LENGTH] or NO_SUCH_CODE)
+        return self._fail(printable(event.detail) or NO_SUCH_CODE)
 
     def _ignore(self, event: Introduction, now: float) -> list[Command]:
         return []

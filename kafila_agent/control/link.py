@@ -23,6 +23,7 @@ import grpc
 import structlog
 from kafila_proto import PROTOCOL, VERSION
 from kafila_proto.certificate import CertificateError, common_name, fingerprint
+from kafila_proto.names import printable
 from kafila_proto.rendezvous_pb2 import Challenge, FromAgent, Hello, ToAgent
 from kafila_proto.rendezvous_pb2_grpc import RendezvousStub
 from kafila_proto.signed import Label
@@ -190,6 +191,10 @@ class RendezvousLink:
         return f"the rendezvous at {self.address} ended the stream"
 
     def _deliver(self, message: ToAgent) -> None:
+        if message.WhichOneof("message") == "problem":
+            message.problem.detail = printable(message.problem.detail)
+        elif message.WhichOneof("message") == "closed":
+            message.closed.reason = printable(message.closed.reason)
         try:
             self.on_message(message)
         except Exception:  # a fault of the handler's, which must not cost the stream
@@ -254,7 +259,7 @@ class RendezvousLink:
         if not isinstance(message, ToAgent):
             raise unreachable(self.address, f"the stream ended where {expected} was to come")
         if message.WhichOneof("message") == "problem":
-            raise LinkRefused(message.problem.code, message.problem.detail)
+            raise LinkRefused(message.problem.code, printable(message.problem.detail))
         if message.WhichOneof("message") != expected:
             raise LinkRefused(
                 "invalid", f"the rendezvous at {self.address} sent no {expected} when it should"

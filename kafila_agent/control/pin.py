@@ -30,6 +30,10 @@ class Unreachable(LinkError):
     """Nobody answers there, or nobody who speaks TLS."""
 
 
+class AddressError(LinkError, ValueError):
+    """Text that is no address of a rendezvous."""
+
+
 class PinMismatch(LinkError):
     """Somebody answers, with another certificate than the one that is pinned."""
 
@@ -48,7 +52,7 @@ class RendezvousAddress:
 
 
 def parse_address(text: str) -> RendezvousAddress:
-    """``HOST``, ``HOST:PORT`` or either with ``#sha256hex``. Raises ValueError saying what is wrong."""
+    """``HOST``, ``HOST:PORT`` or either with ``#sha256hex``. Raises AddressError saying what is wrong."""
     place, _, pin = text.strip().partition("#")
     if place.startswith("["):
         host, _, rest = place[1:].partition("]")
@@ -58,7 +62,7 @@ def parse_address(text: str) -> RendezvousAddress:
     else:
         host, _, port = place.partition(":")
     if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
-        raise ValueError(
+        raise AddressError(
             f"{text!r} is not the address of a rendezvous: write HOST:PORT, or HOST:PORT#FINGERPRINT"
         )
     return RendezvousAddress(host, int(port or DEFAULT_PORT), _parse_pin(pin) if pin else None)
@@ -70,7 +74,7 @@ def _parse_pin(text: str) -> bytes:
     except ValueError:
         pin = b""
     if len(pin) != FINGERPRINT_BYTES:
-        raise ValueError(
+        raise AddressError(
             f"{text!r} is not a fingerprint: kafila-rendezvous prints it, {2 * FINGERPRINT_BYTES} hex digits"
         )
     return pin

@@ -1,10 +1,11 @@
-"""Names of members: what a person calls a machine, and what plans and messages call it."""
+"""Names of members, and what may be shown of other text that comes from elsewhere."""
 
 from __future__ import annotations
 
 import re
 
 MAX_NAME_LENGTH = 32
+MAX_SHOWN_LENGTH = 500
 
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME_LENGTH}}}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
@@ -28,3 +29,8 @@ def derive_name(hostname: str) -> str:
     """A member's name made from a machine's own: its first label, without what names may not hold."""
     label = hostname.split(".")[0]
     return _NOT_IN_NAMES.sub("-", label).strip("-")[:MAX_NAME_LENGTH] or "member"
+
+
+def printable(text: str) -> str:
+    """What somebody else said, fit to be shown: one line, bounded, without what drives a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text[:MAX_SHOWN_LENGTH])

@@ -236,3 +236,10 @@ async def test_taken_ports_are_named_and_nothing_is_left(rendezvous, tmp_path):
     again = await start_rendezvous(Config(**base))
     await again.close()
     assert again.certificate.fingerprint == server.certificate.fingerprint
+
+
+async def test_what_a_member_says_cannot_drive_the_others_terminals(session):
+    desk, lap = await session("desk", "lap")
+    await lap.send(leave=pb.Leave(reason="\x1b[2Jbye\n"))
+    closed = await desk.expect("closed", skip=("member", "Send", "Stopped"))
+    assert closed.reason == "lap left the session:  [2Jbye "

@@ -1,6 +1,6 @@
 import pytest
 
-from kafila_agent.control.pin import PinMismatch, Pins, RendezvousAddress, parse_address
+from kafila_agent.control.pin import AddressError, PinMismatch, Pins, RendezvousAddress, parse_address
 
 HEX = "ab" * 32
 PIN = bytes.fromhex(HEX)
@@ -27,13 +27,13 @@ def test_addresses(text, address, shown):
 
 @pytest.mark.parametrize("text", ["", ":7470", "rv:port", "rv:0", "rv:65536", "rv:-1", "[::1]:x", "rv:٧"])
 def test_what_is_no_address(text):
-    with pytest.raises(ValueError, match="HOST:PORT"):
+    with pytest.raises(AddressError, match="HOST:PORT"):
         parse_address(text)
 
 
 @pytest.mark.parametrize("pin", ["ab", "x" * 64, HEX + "00"])
 def test_what_is_no_fingerprint(pin):
-    with pytest.raises(ValueError, match="64 hex digits"):
+    with pytest.raises(AddressError, match="64 hex digits"):
         parse_address(f"rv:1#{pin}")
 
 
