@@ -20,7 +20,8 @@ from typing import Any
 from kafila_planner.division import EqualDivider
 from kafila_planner.head import Placement
 from kafila_planner.objective import Objective
-from kafila_planner.order import PathTable, cheapest_cycle
+from kafila_planner.order import cheapest_cycle
+from kafila_planner.path_table import PathTable
 from kafila_planner.problem import Problem
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from kafila_planner.division import DivisionRule
 from kafila_planner.facts import Fleet
 from kafila_planner.head import Placement
-from kafila_planner.joint_plan import place_jointly, why_not
 from kafila_planner.objective import parse_objective
 from kafila_planner.placement import Placed, place
 from kafila_planner.predict import predict_session
@@ -30,6 +29,8 @@ def plan_ring(
     if goal.weight is None:
         placed = place(problem, rule)
         return refuse(problem, rule) if placed is None else ring_plan(problem, placed, division, objective)
+    from kafila_planner.joint_plan import place_jointly, why_not  # a start that needs none is quicker
+
     if reason := why_not(problem, rule):
         return Refusal(reason, unseated=problem.seating.unseated)
     found = place_jointly(problem, goal)

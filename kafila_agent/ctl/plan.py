@@ -81,23 +81,23 @@ def _answers(document: object, division: str, objective: str) -> tuple[list[Answ
 
 
 def _to_json(answer: Answer, explained: bool) -> dict[str, Any]:
-    """The answer's JSON contract; where it is a plan, what either objective would come to, too."""
-    from dataclasses import asdict
-
-    from kafila_planner.advice import front, gains, outlooks, without_each
-
+    """The answer's JSON contract, with everything that explains it if so asked."""
     if isinstance(answer, FleetError):
         return {"error": str(answer)}
     fleet, planned = answer
-    result = plan_to_json(planned)
-    if isinstance(planned, RingPlan):
-        result["outlooks"] = [asdict(outlook) for outlook in outlooks(fleet, planned)]
-    if explained:
-        from kafila_planner.explain import explain
+    return plan_to_json(planned) | (_explanation(fleet, planned) if explained else {})
 
-        result["explanation"] = explain(fleet, planned)
-        if isinstance(planned, RingPlan):
-            result["without"] = [asdict(one) for one in without_each(fleet, planned)]
-            result["gains"] = [asdict(gain) for gain in gains(fleet, planned)]
-            result["front"] = [{"circuit_s": c, "bottleneck_s": b} for c, b in front(fleet)]
+
+def _explanation(fleet: Fleet, planned: RingPlan | Refusal) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from kafila_planner.advice import front, gains, outlooks, without_each
+    from kafila_planner.explain import explain
+
+    result: dict[str, Any] = {"explanation": explain(fleet, planned)}
+    if isinstance(planned, RingPlan):
+        result["without"] = [asdict(one) for one in without_each(fleet, planned)]
+        result["gains"] = [asdict(gain) for gain in gains(fleet, planned)]
+        result["outlooks"] = [asdict(outlook) for outlook in outlooks(fleet, planned)]
+        result["front"] = [{"circuit_s": c, "bottleneck_s": b} for c, b in front(fleet)]
     return result
