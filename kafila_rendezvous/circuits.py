@@ -14,8 +14,8 @@ from __future__ import annotations
 import enum
 import os
 from collections import Counter
-from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 from kafila_proto import relay
 
@@ -26,7 +26,8 @@ BURST_BYTES = 8_000_000
 MAX_CIRCUITS = 4096
 MAX_CIRCUITS_A_SESSION = 128
 
-Source = Hashable  # whatever the shell names an address by; compared, never read
+Source = Any  # whatever the shell names an address by; compared, never read
+Answer = tuple[bytes, Source] | None
 
 
 class CircuitState(enum.StrEnum):
@@ -132,7 +133,7 @@ class Circuits:
             self._by_edge[edge] = circuit
         return Grant(circuit.circuit_id, circuit.side_of(member).key)
 
-    def receive_datagram(self, data: bytes, source: Source, now: float) -> tuple[bytes, Source] | None:
+    def receive_datagram(self, data: bytes, source: Source, now: float) -> Answer:
         """What to send for one datagram of a circuit, and where; None where it is dropped."""
         circuit = self._by_id.get(data[4 : relay.HEADER_BYTES])
         if circuit is None:
@@ -174,7 +175,7 @@ class Circuits:
         self._by_session[session_id] += 1
         return circuit
 
-    def _bind(self, circuit: Circuit, data: bytes, source: Source, now: float) -> tuple[bytes, Source] | None:
+    def _bind(self, circuit: Circuit, data: bytes, source: Source, now: float) -> Answer:
         binding = relay.parse_binding(data)
         if binding is None or binding.kind is not relay.RelayKind.BIND:
             return self._drop(circuit, "malformed")
@@ -222,10 +223,11 @@ class Circuits:
         circuit.tokens -= size
         return True
 
-    def _drop(self, circuit: Circuit | None, why: str) -> None:
+    def _drop(self, circuit: Circuit | None, why: str) -> Answer:
         self.dropped_datagrams[why] += 1
         if circuit is not None:
             circuit.dropped_datagrams += 1
+        return None
 
     def _expire(self, circuit: Circuit) -> None:
         circuit.advance(CircuitEvent.RAN_OUT)

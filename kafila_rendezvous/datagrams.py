@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 from kafila_proto import relay, stun
@@ -22,13 +23,14 @@ _SWEEP_S = 5.0
 _PORT_PAIRS_TRIED = 32
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Vantage:
-    """One bound socket, and the one that shares its host on the other port."""
+    """Two sockets of one host: the one that reads, and its neighbour on the other port."""
 
     udp: socket.socket
+    other: socket.socket
     address: stun.Address
-    other: _Vantage | None = None
+    other_address: stun.Address
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ class DatagramServer:
             else:
                 self.ignored_datagrams += 1
 
-    def _relay(self, vantage: _Vantage, data: bytes, address: tuple, now: float) -> None:
+    def _relay(self, vantage: _Vantage, data: bytes, address: tuple[Any, ...], now: float) -> None:
         # A side is known by the socket it came in on as well: its NAT lets answers in from there alone, and
         # the two sides may have come over different families.
         answer = self.circuits.receive_datagram(data, (vantage.udp, address), now)
@@ -87,13 +89,13 @@ class DatagramServer:
             out, (udp, target) = answer
             send(udp, out, target)
 
-    def _reflect(self, vantage: _Vantage, data: bytes, address: tuple) -> None:
-        reflection = reflect(data, address[:2], vantage.address, vantage.other.address)
+    def _reflect(self, vantage: _Vantage, data: bytes, address: tuple[Any, ...]) -> None:
+        reflection = reflect(data, address[:2], vantage.address, vantage.other_address)
         if reflection is None:
             self.ignored_datagrams += 1
             return
-        sender = vantage.other if reflection.from_other_port else vantage
-        self.reflected_datagrams += send(sender.udp, reflection.data, address)
+        udp = vantage.other if reflection.from_other_port else vantage.udp
+        self.reflected_datagrams += send(udp, reflection.data, address)
 
 
 async def serve_datagrams(circuits: Circuits, hosts: list[str], port: int) -> DatagramServer:
@@ -121,16 +123,17 @@ def _bind_any_pair(hosts: list[str]) -> list[_Vantage]:
 
 def _bind_pairs(hosts: list[str], port: int) -> list[_Vantage]:
     vantages: list[_Vantage] = []
+    opened: list[socket.socket] = []
     try:
         for host in hosts:
-            pair = []
-            for each in (port, port + 1):
-                udp = open_udp_socket(host, each)
-                pair.append(_Vantage(udp, udp.getsockname()[:2]))
-                vantages.append(pair[-1])
-            pair[0].other, pair[1].other = pair[1], pair[0]
+            first = open_udp_socket(host, port)
+            opened.append(first)
+            second = open_udp_socket(host, port + 1)
+            opened.append(second)
+            names = first.getsockname()[:2], second.getsockname()[:2]
+            vantages += [_Vantage(first, second, *names), _Vantage(second, first, *names[::-1])]
     except OSError:
-        for vantage in vantages:
-            vantage.udp.close()
+        for udp in opened:
+            udp.close()
         raise
     return vantages

@@ -144,7 +144,7 @@ class EdgeConnection:
 
         A client fills its first datagram, so its length is one that the path carries.
         """
-        original = adapter.destination_connection_id(initial)
+        original = adapter.destination_connection_id(initial) or b""
         quic = QuicConnection(
             configuration=adapter.configure(identity, is_client=False, datagram_bytes=len(initial)),
             original_destination_connection_id=original,
@@ -291,12 +291,9 @@ class EdgeConnection:
 
     def _statement(self) -> bytes:
         session, own = self._session, self._identity.fingerprint
-        names = [session.own_name, session.roster[self._peer]]
-        prints = [own, self._peer]
-        if not self._dialled_by_us:
-            names.reverse()
-            prints.reverse()
-        return statement(session.session_id, session.epoch, *names, *prints, self._nonce)
+        ours, theirs = (session.own_name, own), (session.roster[self._peer], self._peer)
+        by, to = (ours, theirs) if self._dialled_by_us else (theirs, ours)
+        return statement(session.session_id, session.epoch, by, to, self._nonce)
 
     def _open(self, now: float) -> None:
         self.state = ConnectionState.OPEN

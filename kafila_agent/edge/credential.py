@@ -47,20 +47,15 @@ class Identity(Protocol):
 
 
 def statement(
-    session_id: bytes,
-    epoch: int,
-    from_name: str,
-    to_name: str,
-    from_print: bytes,
-    to_print: bytes,
-    nonce: bytes,
+    session_id: bytes, epoch: int, by: tuple[str, bytes], to: tuple[str, bytes], nonce: bytes
 ) -> bytes:
-    """The bytes a credential signs; names are hashed, which gives them a fixed length."""
-    names = hashlib.sha256(from_name.encode()).digest() + hashlib.sha256(to_name.encode()).digest()
-    session = hashlib.sha256(session_id).digest()
-    return b"".join(
-        (_LABEL, struct.pack("!BI", _VERSION, epoch), session, names, from_print, to_print, nonce)
-    )
+    """The bytes a credential signs. ``by`` proves itself ``to``: name and fingerprint each.
+
+    Names are hashed, as is the session's id, which gives every field a fixed length.
+    """
+    head = _LABEL + struct.pack("!BI", _VERSION, epoch) + hashlib.sha256(session_id).digest()
+    parties = b"".join(hashlib.sha256(name.encode()).digest() + fingerprint for name, fingerprint in (by, to))
+    return head + parties + nonce
 
 
 def encode_credential(identity: Identity, stated: bytes) -> bytes:

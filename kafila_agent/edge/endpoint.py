@@ -1,13 +1,8 @@
 """One UDP socket for everything an agent says to other members: STUN, checks, circuits and QUIC.
 
-The shell beside ``link.py``: it reads the socket until it is empty, tells the datagrams apart, lets the
-link they are for decide, and sends what it answers. A NAT mapping belongs to a socket, so there is only
+The shell beside ``link.py``: it reads the socket until it is empty, lets ``demultiplex.py`` find the link that a
+datagram is for and the link decide, and sends what it answers. A NAT mapping belongs to a socket, so there is only
 this one.
-
-    first two bits x1    QUIC, for the link that has its connection id; an Initial, for the member there
-    0x9b 'k' 'c'         a check, for the link whose pair id it carries
-    0x9b 'k' 'r'         a circuit, for the link that has it bound; inside, one of the two above
-    00 and the cookie    STUN
 """
 
 from __future__ import annotations
@@ -15,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Any
 
-import structlog
-from kafila_proto import relay, stun
+from kafila_proto import stun
 from kafila_proto.udp_socket import drain, open_udp_socket, send
 
 from kafila_agent.edge.candidate import (
@@ -29,46 +23,16 @@ from kafila_agent.edge.candidate import (
     choose_hosts,
     interface_hosts,
 )
-from kafila_agent.edge.check import is_check
-from kafila_agent.edge.connection import Closed, ConnectionIdAdded, ConnectionIdRemoved, FrameReceived
 from kafila_agent.edge.credential import Identity
-from kafila_agent.edge.edge import Edge, EdgeError, Payload
-from kafila_agent.edge.link import DIRECT_S, AddressKnown, CircuitNeeded, Connected, Link, Moved
-from kafila_agent.edge.paths import DATAGRAM_BYTES, RELAY, Address
-from kafila_agent.edge.quic import destination_connection_id
+from kafila_agent.edge.demultiplex import Demultiplexer
+from kafila_agent.edge.edge import Edge, EdgeError
+from kafila_agent.edge.link import DIRECT_S, Link
+from kafila_agent.edge.neighbour import Neighbour, RequestCircuit, SocketAddress
+from kafila_agent.edge.paths import DATAGRAM_BYTES
 from kafila_agent.edge.reflection import Reflections
 from kafila_agent.edge.session import EdgeSession
 
-log = structlog.get_logger()
-
-SocketAddress = tuple[str, int]
-
 _ANY_IPV4 = "0.0.0.0"  # noqa: S104  members reach an agent on whatever interface they share with it
-
-
-class CircuitGrant(Protocol):
-    """What the rendezvous grants: see rendezvous.proto."""
-
-    circuit_id: bytes
-    key: bytes
-
-
-RequestCircuit = Callable[[bytes], Awaitable[CircuitGrant]]
-
-
-class _Neighbour:
-    """A link and what the shell keeps beside it."""
-
-    def __init__(self, link: Link, name: str):
-        self.link = link
-        self.name = name
-        self.edge: Edge | None = None
-        self.sought: asyncio.Future[Edge] | None = None
-        self.request_circuit: RequestCircuit | None = None
-        self.relay_address: SocketAddress | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.circuit_task: asyncio.Task | None = None
-        self.is_pumped = False
 
 
 class EdgeEndpoint:
@@ -92,16 +56,13 @@ class EdgeEndpoint:
         self._sizes = datagram_bytes
         self._loop = asyncio.get_running_loop()
         self._session: EdgeSession | None = None
-        self._neighbours: dict[bytes, _Neighbour] = {}
-        self._by_pair: dict[bytes, _Neighbour] = {}
-        self._by_connection_id: dict[bytes, _Neighbour] = {}
-        self._by_address: dict[SocketAddress, _Neighbour] = {}
-        self._by_circuit: dict[bytes, _Neighbour] = {}
+        self._neighbours: dict[bytes, Neighbour] = {}
+        self._demultiplexer = Demultiplexer()
         self._reflections = Reflections(self._send)
         self._loop.add_reader(udp, self._receive)
 
     @classmethod
-    def open(cls, identity: Identity, host: str = "::", port: int = 0, **options) -> EdgeEndpoint:
+    def open(cls, identity: Identity, host: str = "::", port: int = 0, **options: Any) -> EdgeEndpoint:
         """Bind one socket: "::" for IPv6 and IPv4 together, any other literal address for itself.
 
         ``relay_only`` uses no direct path; ``direct_s`` is how long one is sought before the relay is asked;
@@ -117,7 +78,8 @@ class EdgeEndpoint:
     @property
     def local_address(self) -> SocketAddress:
         """Where the socket is bound."""
-        return self._udp.getsockname()[:2]
+        host, port = self._udp.getsockname()[:2]
+        return host, port
 
     @property
     def edges(self) -> list[Edge]:
@@ -173,30 +135,15 @@ class EdgeEndpoint:
                     direct_s=self._direct_s,
                     sizes=self._sizes,
                 )
-                neighbour = self._neighbours[fingerprint] = _Neighbour(link, name)
-                self._by_pair[link.key.pair_id] = neighbour
+                self._neighbours[fingerprint] = Neighbour(link, name, self._demultiplexer, self._send)
+                self._demultiplexer.add(link)
 
     def leave(self, reason: str = "left the session") -> None:
         """Close every edge, telling the peers ``reason``; ``on_closed`` is not called for them here."""
-        now = self._loop.time()
-        for neighbour in self._neighbours.values():
-            edge, neighbour.edge = neighbour.edge, None
-            if edge is not None:
-                edge.end(reason, lost=False)
-            neighbour.link.close(reason, now)
-            self._pump(neighbour)
-            if neighbour.timer is not None:
-                neighbour.timer.cancel()
-            if neighbour.circuit_task is not None:
-                neighbour.circuit_task.cancel()
-        for index in (
-            self._neighbours,
-            self._by_pair,
-            self._by_connection_id,
-            self._by_address,
-            self._by_circuit,
-        ):
-            index.clear()
+        for neighbour in list(self._neighbours.values()):
+            neighbour.leave(reason)
+        self._neighbours.clear()
+        self._demultiplexer.clear()
         self._session = None
 
     async def connect(
@@ -216,17 +163,10 @@ class EdgeEndpoint:
         if relay_address is not None and neighbour.relay_address is None:
             resolved = await self._resolve(relay_address)
             neighbour.relay_address = resolved[0] if resolved else None
-        if neighbour.edge is not None:
-            return neighbour.edge
         if request_circuit is not None:
             neighbour.request_circuit = request_circuit
-        if neighbour.sought is None:
-            neighbour.sought = self._loop.create_future()
-        sought = neighbour.sought
         addresses = [address for address in candidate_addresses(candidates) if self._can_send(address[0])]
-        neighbour.link.connect(addresses, self._loop.time())
-        self._pump(neighbour)
-        return await asyncio.shield(sought)
+        return await neighbour.connect(addresses)
 
     async def close(self) -> None:
         """Leave, and close the socket."""
@@ -238,167 +178,41 @@ class EdgeEndpoint:
 
     def _receive(self) -> None:
         now = self._loop.time()
-        touched: dict[_Neighbour, None] = {}
+        touched: set[bytes] = set()
         for data, source in drain(self._udp):
-            neighbour = self._take(data, stun.plain_address(source), now)
-            if neighbour is None:
+            address = stun.plain_address(source[:2])
+            if stun.is_stun(data):
+                self._reflections.receive_datagram(data, address)
+                continue
+            link = self._demultiplexer.receive_datagram(data, address, now)
+            if link is None:
                 self.ignored_datagrams += 1
             else:
-                touched[neighbour] = None
-        for neighbour in touched:
-            self._pump(neighbour)
+                touched.add(link.peer)
+        for peer in touched:
+            if peer in self._neighbours:  # a callback may have left the session
+                self._neighbours[peer].pump()
 
-    def _take(self, data: bytes, source: SocketAddress, now: float) -> _Neighbour | None:
-        """The neighbour that ``data`` was for, if it was for one."""
-        if stun.is_stun(data):
-            self._reflections.receive_datagram(data, source)
-            return None
-        if not relay.is_relay(data):
-            return self._take_inner(data, source, source, now)
-        neighbour = self._by_circuit.get(data[4 : relay.HEADER_BYTES])
-        if neighbour is None or neighbour.relay_address != source:
-            return None
-        if data[3] != relay.RelayKind.DATA:
-            neighbour.link.receive_binding(data, now)
-            return neighbour
-        inner = self._take_inner(data[relay.HEADER_BYTES :], RELAY, neighbour, now)
-        return inner if inner is neighbour else None
-
-    def _take_inner(
-        self, data: bytes, address: Address, came_by: _Neighbour | SocketAddress, now: float
-    ) -> _Neighbour | None:
-        if is_check(data):
-            neighbour = self._by_pair.get(data[4:12])
-            check = None if neighbour is None else neighbour.link.key.parse(data)
-            if check is None or (address is RELAY and neighbour is not came_by):
-                return None
-            neighbour.link.receive_check(check, address, now)
-            return neighbour
-        if not data or not data[0] & 0x40:
-            return None
-        connection_id = destination_connection_id(data)
-        neighbour = self._by_connection_id.get(connection_id)
-        if neighbour is not None:
-            if address is RELAY and neighbour is not came_by:
-                return None
-            neighbour.link.receive_datagram(connection_id, data, address, now)
-            return neighbour
-        neighbour = came_by if address is RELAY else self._by_address.get(address)
-        if neighbour is None:
-            return None
-        neighbour.link.receive_initial(data, address, now)
-        return neighbour
-
-    # Events and datagrams out
-
-    def _pump(self, neighbour: _Neighbour) -> None:
-        """Hand on what a link has to tell, send what it has to send, and set its timer."""
-        if neighbour.is_pumped:
-            return  # a callback below sent something: the loop sees to it
-        neighbour.is_pumped = True
-        link, now = neighbour.link, self._loop.time()
-        try:
-            while (event := link.next_event()) is not None:
-                self._take_event(neighbour, event)
-            for data, address in link.datagrams_to_send(now):
-                self._send(data, neighbour.relay_address if address is RELAY else address)
-        finally:
-            neighbour.is_pumped = False
-        if neighbour.edge is not None:
-            neighbour.edge.rtt_s = link.connection.rtt_s
-        self._set_timer(neighbour, link.get_timer())
-
-    def _take_event(self, neighbour: _Neighbour, event: object) -> None:
-        match event:
-            case FrameReceived():
-                if neighbour.edge is not None:
-                    neighbour.edge.deliver(event.frame)
-            case ConnectionIdAdded():
-                self._by_connection_id[event.connection_id] = neighbour
-            case ConnectionIdRemoved():
-                self._by_connection_id.pop(event.connection_id, None)
-            case AddressKnown():
-                self._by_address[event.address] = neighbour
-            case Connected():
-                self._connected(neighbour, event.path)
-            case Moved():
-                neighbour.edge.path = event.path
-                log.info("edge moved", peer=neighbour.name, path=event.path)
-            case CircuitNeeded():
-                self._need_circuit(neighbour)
-            case Closed():
-                self._closed(neighbour, event.reason)
-
-    def _connected(self, neighbour: _Neighbour, path: str) -> None:
-        def send_frame(frame: Payload) -> None:
-            neighbour.link.send_frame(frame)
-            self._pump(neighbour)
-
-        neighbour.edge = Edge(neighbour.name, neighbour.link.peer, path, send_frame)
-        log.info("edge open", peer=neighbour.name, path=path)
-        sought, neighbour.sought = neighbour.sought, None
-        if sought is not None and not sought.done():
-            sought.set_result(neighbour.edge)
-
-    def _closed(self, neighbour: _Neighbour, reason: str) -> None:
-        edge, neighbour.edge = neighbour.edge, None
-        sought, neighbour.sought = neighbour.sought, None
-        log.info("edge closed", peer=neighbour.name, reason=reason)
-        if sought is not None and not sought.done():
-            sought.set_exception(EdgeError(f"no edge to {neighbour.name}: {reason}"))
-            sought.exception()  # whoever asked may have gone away
-        if edge is not None:
-            edge.end(reason, lost=True)
-
-    def _need_circuit(self, neighbour: _Neighbour) -> None:
-        if neighbour.request_circuit is None or neighbour.relay_address is None:
-            neighbour.link.circuit_refused("no rendezvous to relay")
-        elif neighbour.circuit_task is None or neighbour.circuit_task.done():
-            neighbour.circuit_task = self._loop.create_task(self._bind_circuit(neighbour))
-
-    async def _bind_circuit(self, neighbour: _Neighbour) -> None:
-        try:
-            grant = await neighbour.request_circuit(neighbour.link.peer)
-        except Exception as error:  # whatever the control plane's link raises, the edge tells it
-            neighbour.link.circuit_refused(str(error) or type(error).__name__)
-            return
-        self._by_circuit[grant.circuit_id] = neighbour
-        neighbour.link.bind(grant.circuit_id, grant.key, self._loop.time())
-        self._pump(neighbour)
-
-    def _set_timer(self, neighbour: _Neighbour, when: float | None) -> None:
-        timer = neighbour.timer
-        if timer is not None and (when is None or timer.when() > when or timer.when() <= self._loop.time()):
-            timer.cancel()
-            timer = neighbour.timer = None
-        if timer is None and when is not None:
-            neighbour.timer = self._loop.call_at(when, self._timer_fired, neighbour)
-
-    def _timer_fired(self, neighbour: _Neighbour) -> None:
-        neighbour.timer = None
-        neighbour.link.handle_timer(self._loop.time())
-        self._pump(neighbour)
-
-    def _send(self, data: bytes, address: SocketAddress | None) -> None:
-        if address is None or not send(self._udp, data, self._socket_address(address)):
-            self.unsent_datagrams += 1
-
-    def _socket_address(self, address: SocketAddress) -> SocketAddress:
+    def _send(self, data: bytes, address: SocketAddress) -> None:
         if self._udp.family == socket.AF_INET6 and ":" not in address[0]:
-            return f"::ffff:{address[0]}", address[1]
-        return address
+            address = f"::ffff:{address[0]}", address[1]
+        if not send(self._udp, data, address):
+            self.unsent_datagrams += 1
 
     def _can_send(self, host: str) -> bool:
         return self._udp.family == socket.AF_INET6 or ":" not in host
 
     async def _resolve(self, address: SocketAddress) -> list[SocketAddress]:
-        """The literal addresses of a host this socket can send to, one of each family."""
+        """The literal addresses of a host that this socket can send to, one of each family.
+
+        Those that have answered come first: a name may have an IPv6 address on a network without IPv6.
+        """
         family = socket.AF_INET if self._udp.family == socket.AF_INET else socket.AF_UNSPEC
         try:
             found = await self._loop.getaddrinfo(*address, family=family, type=socket.SOCK_DGRAM)
         except OSError:
             return []
         first: dict[int, SocketAddress] = {}
-        for each, _, _, _, resolved in found:
-            first.setdefault(each, stun.plain_address(resolved[:2]))
-        return list(first.values())
+        for each, _, _, _, (literal, port, *_) in found:
+            first.setdefault(each, stun.plain_address((str(literal), int(port))))
+        return sorted(first.values(), key=lambda address: address not in self._reflections.answering)

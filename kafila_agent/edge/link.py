@@ -41,6 +41,7 @@ DIRECT_S = 2.5
 CONNECT_S = 20.0
 ANSWER_S = 1.0  # a handshake unanswered for so long gives way to the relay
 _ACCEPT_AGAIN_S = 1.0
+_ASK_AGAIN_S = 2.0
 
 
 class LinkState(enum.StrEnum):
@@ -130,6 +131,11 @@ class Link:
         self._farewells: deque[tuple[bytes, Address]] = deque()
 
     @property
+    def rtt_s(self) -> float | None:
+        """The edge's smoothed round trip; None before there is one."""
+        return None if self.connection is None else self.connection.rtt_s
+
+    @property
     def is_open(self) -> bool:
         """Whether frames can be sent."""
         return self.state in (LinkState.DIRECT, LinkState.RELAYED)
@@ -150,9 +156,11 @@ class Link:
         if self.state is LinkState.PUNCHING:
             self._relayed.search([RELAY], now)
 
-    def circuit_refused(self, reason: str) -> None:
-        """Go on without a circuit; the reason is told if nothing else works."""
-        self._trouble = f", and no circuit: {reason}"
+    def circuit_refused(self, reason: str, now: float) -> None:
+        """Go on without a circuit and ask again in a while; the reason is told if nothing else works."""
+        if self.state is LinkState.PUNCHING:
+            self._trouble = f", and no circuit: {reason}"
+            self._circuit_at = now + _ASK_AGAIN_S
 
     @property
     def circuit_id(self) -> bytes | None:

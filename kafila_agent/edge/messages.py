@@ -45,7 +45,7 @@ class MessageReader:
         self.limit = limit
         self._header = b""
         self._kind = MessageKind.NONCE
-        self._body: bytearray | None = None
+        self._body: bytearray | None = None  # None: in the header
         self._filled = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[MessageKind, memoryview]]:
@@ -55,17 +55,14 @@ class MessageReader:
         Raises MessageError on an unknown kind or a message over the limit.
         """
         view = memoryview(data)
-        while view or self._is_complete():
+        while view:
             if self._body is None:
                 view = self._take_header(view)
             if self._body is not None:
-                view = self._take_body(view)
-                if self._is_complete():
+                view = self._take_body(view, self._body)
+                if self._filled == len(self._body):
                     body, self._body = self._body, None
                     yield self._kind, memoryview(body)
-
-    def _is_complete(self) -> bool:
-        return self._body is not None and self._filled == len(self._body)
 
     def _take_header(self, view: memoryview) -> memoryview:
         missing = HEADER_BYTES - len(self._header)
@@ -79,8 +76,8 @@ class MessageReader:
             self._kind, self._body, self._filled, self._header = MessageKind(kind), bytearray(length), 0, b""
         return view[missing:]
 
-    def _take_body(self, view: memoryview) -> memoryview:
-        count = min(len(self._body) - self._filled, len(view))
-        self._body[self._filled : self._filled + count] = view[:count]
+    def _take_body(self, view: memoryview, body: bytearray) -> memoryview:
+        count = min(len(body) - self._filled, len(view))
+        body[self._filled : self._filled + count] = view[:count]
         self._filled += count
         return view[count:]

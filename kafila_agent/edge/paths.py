@@ -15,13 +15,21 @@ import enum
 import itertools
 import os
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from kafila_agent.edge.check import CHECK_BYTES, TRANSACTION_BYTES, Check, CheckKind, PairKey
 
-RELAY = "relay"
-Address = Hashable
+
+class Way(enum.Enum):
+    """A way that has no address of its own."""
+
+    RELAY = "relay"
+
+
+RELAY: Final = Way.RELAY
+Address = tuple[str, int] | Way
 
 # UDP payloads: jumbo Ethernet and loopback, Ethernet (IPv6), most tunnels, and the least QUIC works with.
 DATAGRAM_BYTES = (8952, 1452, 1372, 1200)
@@ -174,8 +182,8 @@ class Paths:
         if path is None:
             return
         sent_at, size = path.sent.pop(check.transaction, (now, 0))
-        if size != check.size:
-            return
+        if size != check.size or size not in path.sizes:
+            return  # cut on the way, or the answer to a question asked before it was known that the path works
         if path.state is PathState.SEARCHED:
             path.state, path.next_check_at = PathState.ANSWERED, None
             if self._dials:

@@ -12,7 +12,13 @@ import ssl
 from aioquic.buffer import Buffer
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
-from aioquic.quic.packet import QuicErrorCode, QuicPacketType, QuicProtocolVersion, pull_quic_header
+from aioquic.quic.packet import (
+    QuicErrorCode,
+    QuicHeader,
+    QuicPacketType,
+    QuicProtocolVersion,
+    pull_quic_header,
+)
 from aioquic.tls import CipherSuite
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -75,6 +81,8 @@ def close_reason(quic: QuicConnection) -> str | None:
 
 def destination_connection_id(data: bytes) -> bytes | None:
     """The connection id a QUIC datagram is for; None if it is not QUIC."""
+    if not data or not data[0] & 0x40:
+        return None
     if not data[0] & 0x80:  # a short header: the id follows the first byte (RFC 9000 section 17.3.1)
         return data[1 : 1 + CONNECTION_ID_BYTES] if len(data) > CONNECTION_ID_BYTES else None
     header = _long_header(data)
@@ -94,7 +102,7 @@ def is_initial(data: bytes) -> bool:
     )
 
 
-def _long_header(data: bytes):
+def _long_header(data: bytes) -> QuicHeader | None:
     try:
         return pull_quic_header(Buffer(data=data), host_cid_length=CONNECTION_ID_BYTES)
     except ValueError:

@@ -19,6 +19,7 @@ class Reflections:
     """Requests under way. ``send`` puts a datagram on the socket."""
 
     send: Callable[[bytes, stun.Address], object]
+    answering: set[stun.Address] = field(default_factory=set)
     _waiting: dict[bytes, tuple[stun.Address, asyncio.Future[stun.Address]]] = field(default_factory=dict)
 
     def receive_datagram(self, data: bytes, address: stun.Address) -> None:
@@ -31,6 +32,7 @@ class Reflections:
         except stun.StunError:
             return
         if mapped is not None and not waiting[1].done():
+            self.answering.add(address)
             waiting[1].set_result(mapped)
 
     async def reflect(

@@ -5,6 +5,7 @@ The codec raises four kinds of error on hostile bytes; here there is one, and on
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import struct
 
@@ -86,6 +87,7 @@ def mapped_address(message: stun.Message) -> Address | None:
     return message.attributes.get("XOR-MAPPED-ADDRESS")
 
 
+@functools.lru_cache(maxsize=1024)
 def plain_address(address: Address) -> Address:
     """``address`` with an IPv4-mapped IPv6 host written as the IPv4 address it is, and without a scope."""
     host = address[0].partition("%")[0]

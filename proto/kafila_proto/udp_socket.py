@@ -10,6 +10,7 @@ import errno
 import socket
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import structlog
 
@@ -47,7 +48,7 @@ def open_udp_socket(host: str, port: int, *, ipv4_too: bool = False) -> socket.s
     return udp
 
 
-def drain(udp: socket.socket) -> Iterator[tuple[bytes, tuple]]:
+def drain(udp: socket.socket) -> Iterator[tuple[bytes, Any]]:
     """Every datagram that waits in ``udp``, with the address it came from, up to a fair share."""
     for _ in range(_DATAGRAMS_A_DRAIN):
         try:
@@ -58,7 +59,7 @@ def drain(udp: socket.socket) -> Iterator[tuple[bytes, tuple]]:
             continue
 
 
-def send(udp: socket.socket, data: bytes, address: tuple) -> bool:
+def send(udp: socket.socket, data: bytes, address: tuple[Any, ...]) -> bool:
     """Send one datagram; False if the system would not take it (full, too large, no route)."""
     try:
         udp.sendto(data, address)

@@ -15,13 +15,11 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
-from kafila_proto import relay
 
-from kafila_agent.edge.check import is_check
-from kafila_agent.edge.connection import ConnectionIdAdded, ConnectionIdRemoved, FrameReceived
-from kafila_agent.edge.link import AddressKnown, CircuitNeeded, Link
+from kafila_agent.edge.connection import FrameReceived
+from kafila_agent.edge.demultiplex import Demultiplexer
+from kafila_agent.edge.link import CircuitNeeded, Link
 from kafila_agent.edge.paths import RELAY
-from kafila_agent.edge.quic import destination_connection_id
 from kafila_agent.edge.session import EdgeSession
 from kafila_rendezvous.circuits import Circuits
 
@@ -81,8 +79,10 @@ class End:
     address: tuple[str, int]
     frames: list[bytes] = field(default_factory=list)
     events: list[object] = field(default_factory=list)
-    connection_ids: set[bytes] = field(default_factory=set)
-    known: set[object] = field(default_factory=set)
+    demultiplexer: Demultiplexer = field(default_factory=Demultiplexer)
+
+    def __post_init__(self):
+        self.demultiplexer.add(self.link)
 
 
 class World:
@@ -132,17 +132,14 @@ class World:
             match event:
                 case FrameReceived():
                     end.frames.append(bytes(event.frame))
-                case ConnectionIdAdded():
-                    end.connection_ids.add(event.connection_id)
-                case ConnectionIdRemoved():
-                    end.connection_ids.discard(event.connection_id)
-                case AddressKnown():
-                    end.known.add(event.address)
+                case _ if end.demultiplexer.take_event(end.link, event):
+                    pass
                 case CircuitNeeded():
                     end.events.append(event)
                     grant = self.circuits.grant(
                         SESSION_ID, 1, end.member.fingerprint, end.link.peer, self.now
                     )
+                    end.demultiplexer.add_circuit(grant.circuit_id, end.link, RENDEZVOUS)
                     end.link.bind(grant.circuit_id, grant.key, self.now)
                 case _:
                     end.events.append(event)
@@ -160,23 +157,7 @@ class World:
                 self._deliver(end, data, source)
 
     def _deliver(self, end: End, data: bytes, source: object) -> None:
-        if relay.is_relay(data):
-            if data[4:12] != end.link.circuit_id:
-                return
-            if data[3] != relay.RelayKind.DATA:
-                end.link.receive_binding(data, self.now)
-                return
-            data, source = data[relay.HEADER_BYTES :], RELAY
-        if is_check(data):
-            check = end.link.key.parse(data)
-            if check is not None:
-                end.link.receive_check(check, source, self.now)
-            return
-        connection_id = destination_connection_id(data)
-        if connection_id in end.connection_ids:
-            end.link.receive_datagram(connection_id, data, source, self.now)
-        elif source is RELAY or source in end.known:
-            end.link.receive_initial(data, source, self.now)
+        end.demultiplexer.receive_datagram(data, source, self.now)
         self._pump(end)
 
 

@@ -16,7 +16,18 @@ from kafila_agent.edge.credential import (
     statement,
 )
 
-FIELDS = [b"session", 7, "one", "two", b"1" * 32, b"2" * 32, b"n" * 32]
+ONE, TWO = ("one", b"1" * 32), ("two", b"2" * 32)
+FIELDS = [b"session", 7, ONE, TWO, b"n" * 32]
+CHANGED = [
+    [b"sessioN", 7, ONE, TWO, b"n" * 32],
+    [b"session", 8, ONE, TWO, b"n" * 32],
+    [b"session", 7, ("onE", ONE[1]), TWO, b"n" * 32],
+    [b"session", 7, ("one", TWO[1]), TWO, b"n" * 32],
+    [b"session", 7, ONE, ("twO", TWO[1]), b"n" * 32],
+    [b"session", 7, ONE, ("two", ONE[1]), b"n" * 32],
+    [b"session", 7, TWO, ONE, b"n" * 32],
+    [b"session", 7, ONE, TWO, b"m" * 32],
+]
 
 
 def test_a_member_proves_that_it_is_itself(members):
@@ -40,20 +51,16 @@ def test_a_stolen_certificate_without_its_key_is_refused(members):
         check_credential(len(der).to_bytes(2) + der + signature, members[0].fingerprint, stated)
 
 
-@pytest.mark.parametrize("index", range(len(FIELDS)))
-def test_every_field_is_signed(members, index):
-    fields = list(FIELDS)
-    fields[index] = (
-        8 if index == 1 else fields[index][:-1] + type(fields[index])("x" if index in (2, 3) else b"x")
-    )
+@pytest.mark.parametrize("fields", CHANGED)
+def test_every_field_is_signed(members, fields):
+    proof = encode_credential(members[0], statement(*FIELDS))
     with pytest.raises(CredentialError, match="does not fit"):
-        check_credential(
-            encode_credential(members[0], statement(*FIELDS)), members[0].fingerprint, statement(*fields)
-        )
+        check_credential(proof, members[0].fingerprint, statement(*fields))
 
 
 def test_names_cannot_lend_each_other_letters():
-    assert statement(b"s", 1, "ab", "c", *FIELDS[4:]) != statement(b"s", 1, "a", "bc", *FIELDS[4:])
+    stated = {statement(b"s", 1, (a, b"1" * 32), (b, b"2" * 32), b"") for a, b in (("ab", "c"), ("a", "bc"))}
+    assert len(stated) == 2
 
 
 def test_a_certificate_that_is_none_is_refused():

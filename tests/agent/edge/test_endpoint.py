@@ -88,7 +88,7 @@ async def receive(edge, count: int, within_s: float = 20.0) -> list[bytes]:
 async def until(holds) -> None:
     """Wait for what nothing tells of."""
     async with asyncio.timeout(5):
-        while not holds():
+        while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 

@@ -35,13 +35,15 @@ def echo(world, size=3000):
         assert world.run(3.0, lambda receiver=receiver: receiver.frames == [bytes(size)])
 
 
+@pytest.mark.parametrize("delay_s", [0.0001, 0.03, 0.3])
 @pytest.mark.parametrize(("one_knows", "two_knows"), [(True, True), (True, False), (False, True)])
-def test_one_known_address_is_enough_for_a_direct_edge(world_of, one_knows, two_knows):
+def test_one_known_address_is_enough_for_a_direct_edge(world_of, one_knows, two_knows, delay_s):
     world = world_of()
+    world.delay_s = delay_s
     one, two = connect(world, one_knows, two_knows)
-    assert world.run(1.0, are_open(one, two))
+    assert world.run(0.5 + 14 * delay_s, are_open(one, two))
     assert one.link.state is two.link.state is LinkState.DIRECT
-    assert one.events == two.events == [Connected("direct")]
+    assert (one.events[-1], two.events[-1]) == (Connected("direct"), Connected("direct"))
     echo(world)
 
 
@@ -176,7 +178,7 @@ def test_a_silent_peer_is_missed_within_a_few_seconds(world_of):
     assert world.run(15.0, lambda: one.link.state is two.link.state is LinkState.CLOSED)
     assert 5.0 < world.now - silent_since < 11.0
     assert one.events[-1] == Closed("no answer for 8 s", True)
-    assert not one.connection_ids
+    assert not one.demultiplexer._by_connection_id
 
 
 def test_a_close_is_known_at_the_other_end_at_once_with_its_reason(world_of):
@@ -208,7 +210,8 @@ def test_a_dialler_that_starts_afresh_takes_the_place_of_its_old_connection(worl
     one, two = connect(world)
     assert world.run(1.0, are_open(one, two))
     one.link = Link(members[0], session_of(members[0], members[1]), members[1].fingerprint)
-    one.connection_ids.clear()
+    one.demultiplexer.clear()
+    one.demultiplexer.add(one.link)
     one.link.connect([two.address], world.now)
     assert world.run(1.0, are_open(one, two))
     assert two.events == [

@@ -1,0 +1,162 @@
+"""The shell around one link: its timer, its edge, whoever waits for that, and its errands to the rendezvous."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import structlog
+
+from kafila_agent.edge.connection import Closed, FrameReceived
+from kafila_agent.edge.demultiplex import Demultiplexer
+from kafila_agent.edge.edge import Edge, EdgeError, Payload
+from kafila_agent.edge.link import CircuitNeeded, Connected, Link, Moved
+from kafila_agent.edge.paths import Way
+
+log = structlog.get_logger()
+
+SocketAddress = tuple[str, int]
+
+
+class CircuitGrant(Protocol):
+    """What the rendezvous grants: see rendezvous.proto."""
+
+    circuit_id: bytes
+    key: bytes
+
+
+RequestCircuit = Callable[[bytes], Awaitable[CircuitGrant]]
+
+
+class Neighbour:
+    """One other member. ``send`` puts a datagram on the endpoint's socket."""
+
+    def __init__(
+        self,
+        link: Link,
+        name: str,
+        demultiplexer: Demultiplexer,
+        send: Callable[[bytes, SocketAddress], None],
+    ):
+        self.link = link
+        self.name = name
+        self.edge: Edge | None = None
+        self.request_circuit: RequestCircuit | None = None
+        self.relay_address: SocketAddress | None = None
+        self._demultiplexer = demultiplexer
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._sought: asyncio.Future[Edge] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._errand: asyncio.Task[None] | None = None
+        self._is_pumped = False
+
+    async def connect(self, addresses: list[SocketAddress]) -> Edge:
+        """The edge, once it stands. Raises EdgeError saying why it does not."""
+        if self.edge is not None:
+            return self.edge
+        if self._sought is None:
+            self._sought = self._loop.create_future()
+        sought = self._sought
+        self.link.connect(addresses, self._loop.time())
+        self.pump()
+        return await asyncio.shield(sought)
+
+    def leave(self, reason: str) -> None:
+        """Close the edge and everything under way, telling the peer but not the edge's owner."""
+        edge, self.edge = self.edge, None
+        if edge is not None:
+            edge.end(reason, lost=False)
+        self.link.close(reason, self._loop.time())
+        self.pump()
+        for under_way in (self._timer, self._errand):
+            if under_way is not None:
+                under_way.cancel()
+
+    def pump(self) -> None:
+        """Hand on what the link has to tell, send what it has to send, and set its timer."""
+        if self._is_pumped:
+            return  # an owner's callback, called from below, sent a frame: it goes out with the rest
+        self._is_pumped = True
+        now = self._loop.time()
+        try:
+            while (event := self.link.next_event()) is not None:
+                self._take_event(event)
+            for data, address in self.link.datagrams_to_send(now):
+                if not isinstance(address, Way):
+                    self._send(data, address)
+                elif self.relay_address is not None:
+                    self._send(data, self.relay_address)
+        finally:
+            self._is_pumped = False
+        if self.edge is not None:
+            self.edge.rtt_s = self.link.rtt_s
+        self._set_timer(self.link.get_timer())
+
+    def _take_event(self, event: object) -> None:
+        match event:
+            case FrameReceived():
+                if self.edge is not None:
+                    self.edge.deliver(event.frame)
+            case Connected():
+                self._connected(event.path)
+            case Moved():
+                log.info("edge moved", peer=self.name, path=event.path)
+                if self.edge is not None:
+                    self.edge.path = event.path
+            case CircuitNeeded():
+                if self._errand is None or self._errand.done():
+                    self._errand = self._loop.create_task(self._fetch_circuit())
+            case Closed():
+                self._closed(event.reason)
+            case _:
+                self._demultiplexer.take_event(self.link, event)
+
+    def _connected(self, path: str) -> None:
+        def send_frame(frame: Payload) -> None:
+            self.link.send_frame(frame)
+            self.pump()
+
+        log.info("edge open", peer=self.name, path=path)
+        self.edge = Edge(self.name, self.link.peer, path, send_frame)
+        sought, self._sought = self._sought, None
+        if sought is not None:
+            sought.set_result(self.edge)
+
+    def _closed(self, reason: str) -> None:
+        log.info("edge closed", peer=self.name, reason=reason)
+        edge, self.edge = self.edge, None
+        sought, self._sought = self._sought, None
+        if sought is not None:
+            sought.set_exception(EdgeError(f"no edge to {self.name}: {reason}"))
+            sought.exception()  # whoever asked may have gone away
+        if edge is not None:
+            edge.end(reason, lost=True)
+
+    async def _fetch_circuit(self) -> None:
+        relay_address = self.relay_address
+        if self.request_circuit is None or relay_address is None:
+            self.link.circuit_refused("no rendezvous to relay", self._loop.time())
+            return
+        try:
+            grant = await self.request_circuit(self.link.peer)
+        except Exception as error:  # whatever the control plane raises is told as the reason for no edge
+            self.link.circuit_refused(str(error) or type(error).__name__, self._loop.time())
+        else:
+            self._demultiplexer.add_circuit(grant.circuit_id, self.link, relay_address)
+            self.link.bind(grant.circuit_id, grant.key, self._loop.time())
+        self.pump()
+
+    def _set_timer(self, when: float | None) -> None:
+        timer = self._timer
+        if timer is not None and (when is None or when < timer.when()):
+            timer.cancel()
+            timer = self._timer = None
+        if timer is None and when is not None:
+            self._timer = self._loop.call_at(when, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self.link.handle_timer(self._loop.time())
+        self.pump()
