@@ -54,7 +54,7 @@ class World:
             names.remove(
                 min(
                     (n for n in names if n != self.anchor),
-                    key=lambda n: (self.members[n].get(key) or 0, self.room(n), n),  # noqa: B023
+                    key=lambda n: (self.members[n].get(key) or 0, self.room(n), n),
                 )
             )
         return names
