@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _PROGRESS_S = 0.2  # how often the others hear how much is loaded
+_WORD_S = 2.0  # how long after a lost edge the rendezvous may take to say who left
 _EDGE_REPORT_S = 5.0  # how often they hear the edges' round trips
 
 
@@ -217,11 +219,16 @@ class Membership:
             edges = await asyncio.gather(*(self._connect_to(peer) for peer in sorted(peers)))
             self._edges = dict(zip(sorted(peers), edges, strict=True))
             for edge in edges:
-                edge.on_closed = lambda reason, peer=edge.peer: self.leave(
-                    f"lost its edge to {peer}: {reason}"
-                )
+                edge.on_closed = partial(self._edge_lost, edge.peer)
         self._telling = asyncio.create_task(self._keep_telling())
         return Event.CONNECTED
+
+    def _edge_lost(self, peer: str, reason: str) -> None:
+        """Whoever waits for a token hears at once; the session ends with the rendezvous's word, which knows more."""
+        text = f"lost its edge to {peer}: {reason}"
+        if self.seat is not None and self.seat.engine is not None:
+            self.seat.engine.fail(f"{self._machine.identity.name} {text}")
+        asyncio.get_running_loop().call_later(_WORD_S, self.leave, text)
 
     async def _connect_to(self, peer: str) -> Edge:
         fingerprint = self.fingerprint_of(peer)

@@ -123,13 +123,11 @@ class LocalFleet:
         while time.monotonic() < deadline:
             self.check()
             try:
-                for status in self.agent(name).WatchStatus(
-                    pb.StatusRequest(), wait_for_ready=True, timeout=deadline - time.monotonic()
-                ):
-                    if status.attached:
-                        return
+                snapshots = self.agent(name).WatchStatus(pb.StatusRequest(), wait_for_ready=True, timeout=1.0)
+                if any(status.attached for status in snapshots):
+                    return
             except grpc.RpcError:
-                continue
+                continue  # not listening yet, or not attached within this second
         raise FleetError(f"{name} did not reach the rendezvous in {_START_S:.0f} s\n{self._log_tail(name)}")
 
     def _log_tail(self, name: str, lines: int = 12) -> str:
