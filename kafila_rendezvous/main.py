@@ -50,7 +50,7 @@ def serve(
     ] = DEFAULT_PORT,
     udp_port: Annotated[
         int | None,
-        typer.Option(min=0, max=65534, help="UDP port, with the next one. [default: as --port]"),
+        typer.Option(min=0, max=65534, help="UDP port, with the next one; if not given, as --port."),
     ] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Where the certificate is kept.")] = None,
     metrics_host: Annotated[str, typer.Option(help="Address of the metrics.")] = DEFAULT_METRICS_HOST,

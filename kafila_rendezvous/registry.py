@@ -207,6 +207,7 @@ class Registry:
         entry = self._entry_of(agent)
         if entry.session.host != agent:
             raise RequestRefused("forbidden", "only the host of a session may admit")
+        self._require_seat(entry)
         joiner = entry.introductions.admit(request.attempt)
         peer = self.attached[joiner]
         peer.calling, peer.session_id = None, entry.session.session_id
@@ -222,8 +223,10 @@ class Registry:
         entry = self._entry_of(agent)
         if entry.session.host != agent:
             raise RequestRefused("forbidden", "only the host of a session may stop admitting")
-        # A full session keeps its number for a while, so that one friend too many is told why.
-        return [] if entry.session.is_full else [*self._retire_number(entry), *self._turn_all_away(entry)]
+        if entry.session.is_full:
+            return []  # its number stays known for a while, so that one friend too many is told why
+        self._retire_number(entry)
+        return self._turn_all_away(entry)
 
     def _part(self, agent: bytes, reason: str, now: float) -> list[Command]:
         """An agent leaves what it is in: as a member that ends the session, as a caller its turn."""
@@ -274,11 +277,10 @@ class Registry:
         entry.number, entry.number_expires_at = number, now + self.limits.number_valid_s
         return number
 
-    def _retire_number(self, entry: Entry) -> list[Command]:
+    def _retire_number(self, entry: Entry) -> None:
         if entry.number is not None:
             del self._numbers[entry.number]
             entry.number = None
-        return []
 
     def _expire_number(self, entry: Entry) -> list[Command]:
         self._retire_number(entry)

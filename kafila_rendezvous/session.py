@@ -244,7 +244,7 @@ class Session:
         for entry in charter.roster:
             member = self.members.get(entry.fingerprint)
             if member is None or member.name != entry.name:
-                raise RequestRefused("invalid", f"{entry.name!r} of the roster has not been admitted")
+                raise RequestRefused("invalid", f"{entry.name!r} of the roster was not admitted, or is gone")
         try:
             check_charter_facts(charter)
         except FleetError as error:
