@@ -59,6 +59,10 @@ class CircuitBinding:
         self._unanswered += 1
         return [relay.encode_binding(relay.RelayKind.BIND, self.circuit_id, self._counter, self._key)]
 
+    def keep(self, now: float) -> None:
+        """Bind again and again, also after a ``release``."""
+        self._bind_at = min(self._bind_at, now + _REFRESH_S)
+
     def release(self) -> None:
         """Bind no more: the rendezvous forgets the circuit when nothing has moved over it for a while."""
         self._bind_at = float("inf")

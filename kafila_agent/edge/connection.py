@@ -200,7 +200,7 @@ class EdgeConnection:
             self.close("the peer takes in less than it is sent", CloseCode.OVERRUN)
             return
         self._quic.send_stream_data(STREAM, message_header(MessageKind.FRAME, len(frame)))
-        self._quic.send_stream_data(STREAM, frame)
+        self._quic.send_stream_data(STREAM, frame)  # type: ignore[arg-type]  # any buffer: it is copied
 
     @property
     def unacknowledged_bytes(self) -> int:

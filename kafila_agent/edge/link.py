@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kafila_proto.relay import HEADER_BYTES as RELAY_HEADER_BYTES
@@ -92,6 +92,16 @@ LinkEvent = (
 )
 
 
+@dataclass(slots=True)
+class _Carried:
+    """A connection and the path its datagrams take. ``source``: where the last one came from."""
+
+    connection: EdgeConnection
+    address: Address
+    began_at: float
+    source: Address
+
+
 class Link:
     """The core for one peer in one epoch."""
 
@@ -109,36 +119,37 @@ class Link:
         self.peer = peer
         self.key = PairKey.derive(session.session_id, session.epoch, identity.fingerprint, peer)
         self.dials = identity.fingerprint < peer
-        self.connection: EdgeConnection | None = None
         self._identity = identity
         self._session = session
         self._relay_only = relay_only
         self._direct_s = direct_s
         self._direct = Paths(self.key, dials=self.dials, sizes=sizes)
-        relayed_sizes = tuple(dict.fromkeys(max(MIN_DATAGRAM_BYTES, s - RELAY_HEADER_BYTES) for s in sizes))
-        self._relayed = Paths(self.key, dials=self.dials, sizes=relayed_sizes)
+        relayed_sizes = dict.fromkeys(max(MIN_DATAGRAM_BYTES, size - RELAY_HEADER_BYTES) for size in sizes)
+        self._relayed = Paths(self.key, dials=self.dials, sizes=tuple(relayed_sizes))
         self._binding: CircuitBinding | None = None
-        self._address: Address | None = None
-        self._source: Address | None = None
-        self._handshake: EdgeConnection | None = None
-        self._handshake_address: Address | None = None
-        self._handshake_began_at = 0.0
+        self._edge: _Carried | None = None
+        self._handshake: _Carried | None = None
         self._circuit_at: float | None = None
         self._give_up_at: float | None = None
         self._trouble = ""
         self._quic_is_blocked = False
         self._events: deque[LinkEvent] = deque()
-        self._farewells: deque[tuple[bytes, Address]] = deque()
+        self._farewells: list[tuple[bytes, Address]] = []
 
     @property
-    def rtt_s(self) -> float | None:
-        """The edge's smoothed round trip; None before there is one."""
-        return None if self.connection is None else self.connection.rtt_s
+    def connection(self) -> EdgeConnection | None:
+        """The edge's connection, while it stands."""
+        return None if self._edge is None else self._edge.connection
+
+    @property
+    def address(self) -> Address | None:
+        """Where the edge's datagrams go, while it stands."""
+        return None if self._edge is None else self._edge.address
 
     @property
     def is_open(self) -> bool:
         """Whether frames can be sent."""
-        return self.state in (LinkState.DIRECT, LinkState.RELAYED)
+        return self._edge is not None
 
     def connect(self, addresses: Iterable[Address], now: float) -> None:
         """Ask for the edge. Asking again while it is sought adds addresses, and nothing once it stands."""
@@ -162,18 +173,13 @@ class Link:
             self._trouble = f", and no circuit: {reason}"
             self._circuit_at = now + _ASK_AGAIN_S
 
-    @property
-    def circuit_id(self) -> bytes | None:
-        """The circuit in use."""
-        return None if self._binding is None else self._binding.circuit_id
-
     def receive_check(self, check: Check, address: Address, now: float) -> None:
         """Take a check whose MAC fits this link's key."""
-        if address is not RELAY and self._relay_only:
+        if not self._may_use(address):
             return
         if address is not RELAY:
             self._events.append(AddressKnown(address))
-        paths = self._relayed if address is RELAY else self._direct
+        paths = self._paths(address)
         paths.receive_check(check, address, now, searching=self.state is LinkState.PUNCHING)
         while (ready := paths.next_event()) is not None:
             self._path_ready(ready, now)
@@ -185,9 +191,9 @@ class Link:
 
     def receive_initial(self, data: bytes, address: Address, now: float) -> None:
         """Take what may begin a handshake, from an address this peer is known to use."""
-        if not is_initial(data) or self.dials or (self._relay_only and address is not RELAY):
+        if self.dials or not is_initial(data) or not self._may_use(address):
             return
-        if self._handshake is not None and now - self._handshake_began_at < _ACCEPT_AGAIN_S:
+        if self._handshake is not None and now - self._handshake.began_at < _ACCEPT_AGAIN_S:
             return
         connection = EdgeConnection.accept(self._identity, self._session, self.peer, data, now)
         self._begin_handshake(connection, address, now)
@@ -196,56 +202,59 @@ class Link:
 
     def receive_datagram(self, connection_id: bytes, data: bytes, address: Address, now: float) -> None:
         """Take a datagram for a connection id of this link."""
-        if self.connection is not None and connection_id in self.connection.connection_ids:
-            self.connection.receive_datagram(data, now)
-            self._source = address
-            if address != self._address:
-                self._consider(address, now)
+        if not self._may_use(address):
+            return
+        edge = self._edge
+        if edge is not None and connection_id in edge.connection.connection_ids:
+            edge.connection.receive_datagram(data, now)
+            edge.source = address
+            if address != edge.address:
+                self._consider(edge, now)
         elif self._handshake is not None:
-            self._handshake.receive_datagram(data, now)
+            self._handshake.connection.receive_datagram(data, now)
         self._collect(now)
 
     def send_frame(self, frame: bytes | bytearray | memoryview) -> None:
-        """Queue a frame. The edge must be open."""
-        self.connection.send_frame(frame)
+        """Queue a frame; without an edge there is nowhere to send it."""
+        if self._edge is not None:
+            self._edge.connection.send_frame(frame)
 
     def close(self, reason: str, now: float) -> None:
         """Give the edge up, telling the peer."""
-        for connection in (self.connection, self._handshake):
-            if connection is not None:
-                connection.close(reason)
+        for carried in (self._edge, self._handshake):
+            if carried is not None:
+                carried.connection.close(reason)
         self._collect(now)
         if self.state is LinkState.PUNCHING:
             self._end(reason)
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, Address]]:
         """Datagrams, the address each goes to (RELAY: the rendezvous), in order."""
-        out = list(self._farewells)
-        self._farewells.clear()
+        out, self._farewells = self._farewells, []
         out += self._direct.datagrams_to_send(now)
         if self._binding is not None:
             out += [(data, RELAY) for data in self._binding.datagrams_to_send(now)]
-            out += self._wrapped(self._relayed.datagrams_to_send(now))
-        for connection, address in (
-            (self._handshake, self._handshake_address),
-            (self.connection, self._address),
-        ):
-            if connection is not None:
-                out += self._wrapped((data, address) for data in connection.datagrams_to_send(now))
+            for data, address in self._relayed.datagrams_to_send(now):
+                out.append(self._addressed(data, address))
+        for carried in (self._handshake, self._edge):
+            if carried is not None:
+                for data in carried.connection.datagrams_to_send(now):
+                    out.append(self._addressed(data, carried.address))
         return out
 
     def get_timer(self) -> float | None:
         """When ``handle_timer`` must be called, if nothing happens before."""
-        cores = (self._direct, self._relayed, self._binding, self.connection, self._handshake)
-        times = [core.get_timer() for core in cores if core is not None]
-        times += [self._circuit_at, self._give_up_at]
+        times = [self._direct.get_timer(), self._circuit_at, self._give_up_at]
+        if self._binding is not None:
+            times += [self._binding.get_timer(), self._relayed.get_timer()]
+        times += [c.connection.get_timer() for c in (self._edge, self._handshake) if c is not None]
         return min((time for time in times if time is not None), default=None)
 
     def handle_timer(self, now: float) -> None:
         """Act on the time."""
-        for connection in (self.connection, self._handshake):
-            if connection is not None:
-                connection.handle_timer(now)
+        for carried in (self._edge, self._handshake):
+            if carried is not None:
+                carried.connection.handle_timer(now)
         self._collect(now)
         if self._circuit_at is not None and self._circuit_at <= now:
             self._circuit_at = None
@@ -257,13 +266,22 @@ class Link:
         """The next thing that happened."""
         return self._events.popleft() if self._events else None
 
-    def _wrapped(self, datagrams: Iterable[tuple[bytes, Address]]) -> Iterator[tuple[bytes, Address]]:
-        for data, address in datagrams:
-            yield (self._binding.wrap(data) if address is RELAY else data), address
+    # Paths
+
+    def _may_use(self, address: Address) -> bool:
+        return self._binding is not None if address is RELAY else not self._relay_only
+
+    def _paths(self, address: Address) -> Paths:
+        return self._relayed if address is RELAY else self._direct
+
+    def _addressed(self, data: bytes, address: Address) -> tuple[bytes, Address]:
+        if address is RELAY and self._binding is not None:
+            data = self._binding.wrap(data)
+        return data, address
 
     def _path_ready(self, ready: PathReady, now: float) -> None:
-        if self.is_open:
-            self._follow(ready)
+        if self._edge is not None:
+            self._follow(self._edge, ready, now)
         elif self.state is LinkState.PUNCHING and self.dials and self._is_worth_dialling(ready.address, now):
             connection = EdgeConnection.dial(
                 self._identity, self._session, self.peer, ready.datagram_bytes, now
@@ -272,106 +290,117 @@ class Link:
 
     def _is_worth_dialling(self, address: Address, now: float) -> bool:
         """Whether a path that just became ready beats the handshake under way, if there is one."""
+        current = self._handshake
         if address is not RELAY:
-            return not self._quic_is_blocked and (self._handshake is None or self._handshake_address is RELAY)
-        if self._handshake is None:
+            return not self._quic_is_blocked and (current is None or current.address is RELAY)
+        if current is None:
             return True
-        unanswered = self._handshake.state is ConnectionState.HANDSHAKE
-        return unanswered and now - self._handshake_began_at > ANSWER_S
+        is_answered = current.connection.state is not ConnectionState.HANDSHAKE
+        return not is_answered and now - current.began_at > ANSWER_S
+
+    def _consider(self, edge: _Carried, now: float) -> None:
+        """The edge's datagrams come from another address: ask it, unless we should not go there anyway."""
+        if edge.source is RELAY and edge.address is not RELAY and self.dials:
+            return
+        self._paths(edge.source).suspect(edge.source, edge.connection.datagram_bytes, now)
+
+    def _follow(self, edge: _Carried, ready: PathReady, now: float) -> None:
+        """Send where the peer last sent from, or on a direct path instead of the relay."""
+        improves = edge.address is RELAY and self.dials and not self._quic_is_blocked
+        if ready.address == edge.address or not (improves or ready.address == edge.source):
+            return
+        if ready.datagram_bytes >= edge.connection.datagram_bytes:
+            edge.address = ready.address
+            self._settle(edge, now)
+            self._events.append(Moved(self.state.value))
+
+    def _settle(self, edge: _Carried, now: float) -> None:
+        """Keep what the path in use needs, and let go of the rest."""
+        if edge.address is RELAY:
+            self.state = LinkState.RELAYED
+            self._direct.relax()
+        else:
+            self.state = LinkState.DIRECT
+            self._direct.stop()
+            self._relayed.stop()
+        if self._binding is not None:
+            self._binding.keep(now) if edge.address is RELAY else self._binding.release()
+
+    # Connections
 
     def _begin_handshake(self, connection: EdgeConnection, address: Address, now: float) -> None:
         if self._handshake is not None:
             self._quic_is_blocked = self.dials and address is RELAY
-            self._handshake.close("another handshake took its place")
-            self._drop(self._handshake, self._handshake_address, now)
-        self._handshake, self._handshake_address, self._handshake_began_at = connection, address, now
+            self._handshake.connection.close("another handshake took its place")
+            self._drop(self._handshake, now)
+        self._handshake = _Carried(connection, address, now, address)
         self._collect(now)
 
-    def _consider(self, address: Address, now: float) -> None:
-        if address is RELAY:
-            if not (self.dials and self.state is LinkState.DIRECT):
-                self._relayed.suspect(address, self.connection.datagram_bytes, now)
-        elif not self._relay_only:
-            self._direct.suspect(address, self.connection.datagram_bytes, now)
-
-    def _follow(self, ready: PathReady) -> None:
-        """Send where the peer last sent from, or on a direct path instead of the relay."""
-        improves = self.state is LinkState.RELAYED and self.dials and not self._quic_is_blocked
-        if ready.address == self._address or not (improves or ready.address == self._source):
-            return
-        if ready.datagram_bytes >= self.connection.datagram_bytes:
-            self._settle(ready.address)
-            self._events.append(Moved(self.state.value))
-
-    def _settle(self, address: Address) -> None:
-        self._address = address
-        self.state = LinkState.RELAYED if address is RELAY else LinkState.DIRECT
-        if self.state is LinkState.RELAYED:
-            self._direct.relax()
-            return
-        self._direct.stop()
-        self._relayed.stop()
-        if self._binding is not None:
-            self._binding.release()
-
     def _collect(self, now: float) -> None:
-        while self._handshake is not None and (event := self._handshake.next_event()) is not None:
-            match event:
+        while self._handshake is not None:
+            match self._handshake.connection.next_event():
+                case None:
+                    break
                 case Opened():
-                    self._adopt(now)
-                case Closed():
-                    self._handshake_failed(event, now)
-                case _:
+                    self._adopt(self._handshake, now)
+                case Closed() as failure:
+                    self._handshake_failed(self._handshake, failure, now)
+                case event:
                     self._events.append(event)
-        while self.connection is not None and (event := self.connection.next_event()) is not None:
-            if isinstance(event, Closed):
-                self._lose(event.reason, now)
-            else:
-                self._events.append(event)
+        while self._edge is not None:
+            match self._edge.connection.next_event():
+                case None:
+                    break
+                case Closed() as loss:
+                    self._drop(self._edge, now)
+                    self._edge = None
+                    self._end(loss.reason)
+                case Opened():
+                    raise AssertionError("a connection opens once")
+                case event:
+                    self._events.append(event)
 
-    def _adopt(self, now: float) -> None:
+    def _adopt(self, handshake: _Carried, now: float) -> None:
         """The handshake's connection becomes the edge's."""
-        if self.connection is not None:
-            self.connection.close("the peer opened the edge anew")
-            self._lose("the peer opened the edge anew", now)
-        self.connection, self._handshake = self._handshake, None
-        self._source = self._handshake_address
+        if self._edge is not None:
+            self._edge.connection.close("the peer opened the edge anew")
+            self._drop(self._edge, now)
+            self._events.append(Closed("the peer opened the edge anew", True))
+        self._edge, self._handshake = handshake, None
         self._circuit_at = self._give_up_at = None
-        self._settle(self._handshake_address)
+        self._settle(handshake, now)
         self._events.append(Connected(self.state.value))
 
-    def _handshake_failed(self, failure: Closed, now: float) -> None:
-        address, relayed = self._handshake_address, self._handshake_address is RELAY
-        self._drop(self._handshake, address, now)
+    def _handshake_failed(self, handshake: _Carried, failure: Closed, now: float) -> None:
+        self._drop(handshake, now)
         self._handshake = None
         self._trouble = f"; the last attempt: {failure.reason}"
         if not self.dials or self.state is not LinkState.PUNCHING:
             return
-        if failure.began or relayed:
+        if failure.began or handshake.address is RELAY:
             self._end(failure.reason)
-        else:  # checks pass there and QUIC does not: leave the direct paths
-            self._quic_is_blocked = True
-            self._direct.stop()
-            self._relayed.stop()
-            if self._binding is None:
-                self._circuit_at = now
-            else:
-                self._relayed.search([RELAY], now)
-
-    def _lose(self, reason: str, now: float) -> None:
-        self._drop(self.connection, self._address, now)
-        self.connection = self._address = self._source = None
-        self._end(reason)
+            return
+        # Checks pass there and QUIC does not: leave the direct paths.
+        self._quic_is_blocked = True
+        self._direct.stop()
+        self._relayed.stop()
+        if self._binding is None:
+            self._circuit_at = now
+        else:
+            self._relayed.search([RELAY], now)
 
     def _end(self, reason: str) -> None:
         self.state = LinkState.CLOSED
         self._circuit_at = self._give_up_at = None
         self._direct.stop()
         self._relayed.stop()
-        self._binding = None
+        if self._binding is not None:
+            self._binding.release()
         self._events.append(Closed(reason, True))
 
-    def _drop(self, connection: EdgeConnection, address: Address, now: float) -> None:
-        self._farewells += self._wrapped((data, address) for data in connection.datagrams_to_send(now))
-        for connection_id in connection.connection_ids:
+    def _drop(self, carried: _Carried, now: float) -> None:
+        """Let go of a connection, once what it still has to say is said."""
+        for data in carried.connection.datagrams_to_send(now):
+            self._farewells.append(self._addressed(data, carried.address))
+        for connection_id in carried.connection.connection_ids:
             self._events.append(ConnectionIdRemoved(connection_id))

@@ -90,8 +90,8 @@ class Neighbour:
                     self._send(data, self.relay_address)
         finally:
             self._is_pumped = False
-        if self.edge is not None:
-            self.edge.rtt_s = self.link.rtt_s
+        if self.edge is not None and self.link.connection is not None:
+            self.edge.rtt_s = self.link.connection.rtt_s
         self._set_timer(self.link.get_timer())
 
     def _take_event(self, event: object) -> None:

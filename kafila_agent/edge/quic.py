@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import ssl
 
-from aioquic.buffer import Buffer
+from aioquic.buffer import Buffer  # type: ignore[attr-defined]  # public in the documentation
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import (

@@ -166,7 +166,7 @@ def test_a_datagram_copied_to_another_address_does_not_draw_the_edge_there(world
     to_thief = [size for _, target, size in world.carried if target == thief]
     assert not to_thief or max(to_thief) <= max(DATAGRAM_BYTES)
     assert two.link.state is LinkState.DIRECT
-    assert two.link._address == one.address
+    assert two.link.address == one.address
 
 
 def test_a_silent_peer_is_missed_within_a_few_seconds(world_of):
@@ -203,21 +203,40 @@ def test_a_closed_link_can_be_asked_again(world_of):
     echo(world)
 
 
-def test_a_dialler_that_starts_afresh_takes_the_place_of_its_old_connection(world_of, members, session_of):
-    from kafila_agent.edge.link import Link
-
-    world = world_of()
+@pytest.mark.parametrize("closer", [0, 1])
+def test_a_relayed_link_that_was_closed_can_be_asked_again(world_of, closer):
+    world = world_of(relay_only=True)
     one, two = connect(world)
     assert world.run(1.0, are_open(one, two))
-    one.link = Link(members[0], session_of(members[0], members[1]), members[1].fingerprint)
+    world.ends[closer].link.close("for now", world.now)
+    assert world.run(1.0, lambda: one.link.state is two.link.state is LinkState.CLOSED)
+    world.run(20.0)
+    connect(world)
+    assert world.run(1.0, are_open(one, two))
+    world.run(100.0)
+    echo(world)
+
+
+@pytest.mark.parametrize("relay_only", [False, True])
+def test_a_dialler_that_starts_afresh_takes_the_place_of_its_old_connection(
+    world_of, members, session_of, relay_only
+):
+    from kafila_agent.edge.link import Link
+
+    world = world_of(relay_only=relay_only)
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    two.events.clear()
+    one.link = Link(
+        members[0], session_of(members[0], members[1]), members[1].fingerprint, relay_only=relay_only
+    )
     one.demultiplexer.clear()
     one.demultiplexer.add(one.link)
     one.link.connect([two.address], world.now)
-    assert world.run(1.0, are_open(one, two))
+    assert world.run(1.0, lambda: one.link.is_open and len(two.events) == 2)
     assert two.events == [
-        Connected("direct"),
         Closed("the peer opened the edge anew", True),
-        Connected("direct"),
+        Connected("relayed" if relay_only else "direct"),
     ]
     echo(world)
 
