@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from kafila_agent.head.generation import Busy, ContextExceeded, EngineError
@@ -46,10 +47,10 @@ class ApiError(Exception):
         """The error object, as a response's body or a stream's event."""
         return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> JSONResponse:
-        """The whole response."""
+    def response(self) -> Response:
+        """The whole response. In ASCII: a message may quote half a surrogate pair, which JSON can say and UTF-8 not."""
         headers = {} if self.retry_after_s is None else {"retry-after": str(self.retry_after_s)}
-        return JSONResponse(self.body(), self.status, headers)
+        return Response(json.dumps(self.body()), self.status, headers, media_type="application/json")
 
 
 def unavailable(message: str, retry_after_s: int, code: str = "service_unavailable") -> ApiError:
@@ -78,12 +79,12 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unforeseen)
 
 
-async def _own(_: Request, error: Exception) -> JSONResponse:
+async def _own(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return error.response()
 
 
-async def _validation(_: Request, error: Exception) -> JSONResponse:
+async def _validation(_: Request, error: Exception) -> Response:
     """FastAPI's 422 is not OpenAI's: 400, with the first argument that is wrong."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
@@ -100,12 +101,12 @@ async def _validation(_: Request, error: Exception) -> JSONResponse:
     return ApiError(400, words.format(param=param, error=first["msg"]), param=param, code=code).response()
 
 
-async def _http(_: Request, error: Exception) -> JSONResponse:
+async def _http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return ApiError(error.status_code, str(error.detail)).response()
 
 
-async def _unforeseen(_: Request, error: Exception) -> JSONResponse:
+async def _unforeseen(_: Request, error: Exception) -> Response:
     return ApiError(500, f"internal error ({type(error).__name__})", kind="server_error").response()
 
 

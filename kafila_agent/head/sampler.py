@@ -8,6 +8,7 @@ else: neither on other sequences nor on how the model is divided.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +22,9 @@ from transformers.generation.logits_process import (
     SequenceBiasLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
-    TopPLogitsWarper,
 )
+
+CANDIDATES = 1024
 
 
 class SamplingError(RuntimeError):
@@ -62,6 +64,30 @@ class AnswerPenalties(LogitsProcessor):
         tokens, counts = torch.unique(input_ids[0, self._prompt_tokens :], return_counts=True)
         penalties = self._presence + self._frequency * counts.to(scores.dtype)
         return scores.index_add(1, tokens, -penalties[None])
+
+
+class Nucleus(LogitsProcessor):
+    """Top-p: the likeliest tokens that together reach ``top_p``, at least one.
+
+    It leaves what transformers' TopPLogitsWarper leaves, but that one sorts the whole vocabulary (19 ms of a CPU core
+    for 150 000 tokens, on the way of every token); nearly always the first CANDIDATES tell.
+    """
+
+    def __init__(self, top_p: float) -> None:
+        self._top_p = top_p
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """``scores`` [1, vocab]."""
+        total = scores.logsumexp(-1, keepdim=True)
+        for candidates in (CANDIDATES, scores.shape[-1]):
+            best, tokens = scores.topk(min(candidates, scores.shape[-1]))
+            shares = (best - total).exp()
+            mass_before = shares.cumsum(-1) - shares
+            if mass_before[0, -1] >= self._top_p:
+                break
+        beyond = mass_before >= self._top_p
+        beyond[0, 0] = False
+        return torch.full_like(scores, -math.inf).scatter(1, tokens, best.masked_fill(beyond, -math.inf))
 
 
 class Sampler:
@@ -130,5 +156,5 @@ def _processors(sampling: Sampling, prompt_tokens: int) -> LogitsProcessorList:
     if sampling.top_k > 0:
         chain.append(TopKLogitsWarper(sampling.top_k))
     if sampling.top_p < 1:
-        chain.append(TopPLogitsWarper(float(sampling.top_p)))
+        chain.append(Nucleus(sampling.top_p))
     return chain

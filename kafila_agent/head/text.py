@@ -46,8 +46,14 @@ class Text:
             raise TextError(f"{path}: no usable tokenizer ({error}); fetch the model again") from error
 
     def encode(self, prompt: str) -> list[int]:
-        """Ids of a plain prompt, with the model's own beginning-of-sequence token if it has one."""
-        return list(self._tokenizer(prompt)["input_ids"])
+        """Ids of a plain prompt, with the model's own beginning-of-sequence token if it has one.
+
+        Raises TextError for half a surrogate pair, which JSON can say and no tokenizer reads.
+        """
+        try:
+            return list(self._tokenizer(prompt)["input_ids"])
+        except (TypeError, ValueError) as error:
+            raise TextError(f"the tokenizer cannot read it: {error}") from error
 
     def encode_chat(self, messages: list[dict[str, Any]], **template_arguments: Any) -> list[int]:
         """Ids of a conversation up to where the assistant is to answer. Raises TextError if it cannot be."""

@@ -175,6 +175,33 @@ async def test_missing_arguments_are_named(make_api):
         assert (error["param"], error["message"]) == (missing, f"Missing required parameter: '{missing}'.")
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"model": "smollm2", "messages": [{"role": "user", "content": "\\ud800"}]}',
+        '{"model": "smollm2", "messages": [{"role": "user", "content": "hi"}], "\\ud800": 1}',
+        '{"model": "smollm2", "messages": [{"role": "user", "content": "hi"}], "stop": "\\udfff"}',
+        '{"model": "smollm2", "messages": [{"role": "user", "content": "hi"}], "temperature": NaN}',
+        '{"model": "smollm2", "messages": [{"role": "user", "content": "hi"}], "logit_bias": {"1": Infinity}}',
+        '{"model": "smollm2", "messages": [{"role": "user", "content": "hi"}], "seed": 1' + "0" * 400 + "}",
+        '{"model": ' + "[" * 100_000,
+    ],
+)
+async def test_hostile_json_is_a_400_too(make_api, content):
+    api = await make_api("yes")
+    headers = {"content-type": "application/json"}
+    error_of(await api.http.post("chat/completions", content=content.encode(), headers=headers), 400)
+
+
+async def test_half_a_surrogate_pair_is_refused_wherever_it_is(make_api):
+    api = await make_api("yes")
+    headers = {"content-type": "application/json"}
+    content = r'{"model": "\ud800", "prompt": "hi"}'
+    error_of(await api.http.post("completions", content=content, headers=headers), 404)
+    content = r'{"model": "smollm2", "prompt": "\ud800"}'
+    error_of(await api.http.post("completions", content=content, headers=headers), 400)
+
+
 @pytest.mark.parametrize("content", [b"{", b"", b"[1", b"nonsense", b"\xff\xfe", b'{"a": NaN, }'])
 async def test_what_is_not_json_is_a_400(make_api, content):
     api = await make_api("yes")

@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
+from transformers.generation.logits_process import TopPLogitsWarper
 
-from kafila_agent.head.sampler import Sampler, Sampling, SamplingError
+from kafila_agent.head.sampler import Nucleus, Sampler, Sampling, SamplingError
 
 
 def logits(*values: float) -> torch.Tensor:
@@ -70,6 +71,20 @@ def test_a_seed_fixes_the_answer_and_other_sequences_do_not_touch_it():
 def test_each_setting_leaves_just_its_tokens(sampling, allowed):
     row = torch.log(logits(0.56, 0.27, 0.13, 0.04))
     assert set(draws(sampling, row, 400)) == allowed
+
+
+@pytest.mark.parametrize("vocab", [5, 1000, 5000])
+@pytest.mark.parametrize("top_p", [0.0, 0.1, 0.5, 0.9, 0.99, 0.9999])
+def test_the_nucleus_is_transformers_own(vocab, top_p):
+    for spread in (0.01, 1.0, 4.0, 12.0):  # from nearly even, where all must be sorted, to nearly certain
+        row = spread * torch.randn(1, vocab, generator=torch.Generator().manual_seed(vocab))
+        expected = TopPLogitsWarper(top_p)(None, row)
+        left = Nucleus(top_p)(None, row)
+        differing = left.isinf() != expected.isinf()  # a sum in another order may round otherwise at the edge
+        assert row.softmax(-1)[differing].sum() < 1e-5
+        kept = ~(left.isinf() | expected.isinf())
+        assert torch.equal(left[kept], expected[kept])
+        assert kept.any()
 
 
 def test_a_token_without_probability_is_never_drawn():
