@@ -8,7 +8,7 @@ import pytest
 from kafila_proto import rendezvous_pb2 as pb
 
 from kafila_rendezvous.limits import Limits
-from kafila_rendezvous.session import SessionState
+from kafila_rendezvous.session import Session, SessionState
 
 SEEDS = range(40)
 STEPS = 400
@@ -26,7 +26,8 @@ class Simulation:
         self.agents = agents
         self.world = world_module.World(agents, LIMITS)
         self.registry = self.world.registry
-        self.states: dict[int, tuple] = {}
+        self.registry._pick_number = lambda: f"{self.random.randrange(10**6):06}"
+        self.states: dict[Session, tuple[int, int]] = {}
         self.visited: set[SessionState] = set()
         self.revision = 0
 
@@ -142,8 +143,8 @@ class Simulation:
         for joiner in entry.introductions.joiners:
             assert self.registry.attached[joiner].calling == session_id
         order = (list(SessionState).index(session.state), session.epoch)
-        assert order >= self.states.get(id(session), (0, 0))
-        self.states[id(session)] = order
+        assert order >= self.states.get(session, (0, 0))
+        self.states[session] = order
         self.visited.add(session.state)
         if session.state is SessionState.SERVING:
             assert session.is_full
