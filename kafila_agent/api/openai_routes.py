@@ -67,7 +67,7 @@ def openai_router(get_service: GetService) -> APIRouter:
             prompt = await asyncio.to_thread(engine.text.encode_chat, turns, **arguments)
         except TextError as error:
             raise api_error(error, "messages") from error
-        shape = ChatShape(body.model, include_usage=body.include_usage)
+        shape = ChatShape(body.model, **body.shown(prompt))
         return await _answer(engine, body, prompt, "messages", shape, request)
 
     @router.post("/completions")
@@ -79,7 +79,7 @@ def openai_router(get_service: GetService) -> APIRouter:
             prompt = await asyncio.to_thread(body.ids, engine.text.encode, engine.text.vocab_size)
         except ValueError as error:
             raise ApiError(400, f"Invalid 'prompt': {error}", param="prompt") from error
-        shape = TextShape(body.model, include_usage=body.include_usage)
+        shape = TextShape(body.model, **body.shown(prompt))
         return await _answer(engine, body, prompt, "prompt", shape, request)
 
     return router

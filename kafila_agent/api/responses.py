@@ -33,7 +33,7 @@ async def whole_response(request: Request, generation: Generation, shape: Shape)
     if events is None:
         return Response(status_code=_CLIENT_LEFT)
     *pieces, finished = events
-    return JSONResponse(shape.whole("".join(piece.text for piece in pieces), finished))
+    return JSONResponse(shape.whole(pieces, finished))
 
 
 async def stream_response(request: Request, generation: Generation, shape: Shape) -> Response:
@@ -84,7 +84,7 @@ async def _events(
     event = first
     try:
         while not isinstance(event, Finished):
-            yield b": still working\n\n" if isinstance(event, _Silence) else _event(shape.piece(event.text))
+            yield b": still working\n\n" if isinstance(event, _Silence) else _event(shape.piece(event))
             event = await _next(generation, KEEP_ALIVE_S)
     except EngineError as error:
         yield _event(api_error(error).body())

@@ -103,6 +103,7 @@ class CompletionOptions(BaseModel):
     min_p: Unit | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
     ignore_eos: bool | None = None
+    return_token_ids: bool | None = None
 
     # They change nothing in the answer.
     user: Ignored = None
@@ -120,10 +121,10 @@ class CompletionOptions(BaseModel):
             raise _invalid("stream_options is only allowed when stream is true")
         return self
 
-    @property
-    def include_usage(self) -> bool:
-        """Whether the stream is to end with the token counts."""
-        return bool(self.stream_options and self.stream_options.include_usage)
+    def shown(self, prompt: list[int]) -> dict[str, Any]:
+        """What the answer's shape is to show beside its text: the token counts, the token ids."""
+        include_usage = bool(self.stream_options and self.stream_options.include_usage)
+        return {"include_usage": include_usage, "prompt_ids": prompt if self.return_token_ids else None}
 
     @property
     def token_limit(self) -> int | None:

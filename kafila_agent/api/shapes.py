@@ -4,38 +4,49 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kafila_agent.head.generation import Finished
+from kafila_agent.head.generation import Finished, Piece
 
 
 class Shape:
-    """One answer's: every chunk of a stream carries the same id, time and model."""
+    """One answer's: every chunk of a stream carries the same id, time and model.
+
+    With ``prompt_ids``, token ids are shown as vLLM does it: the prompt's once, each choice's own with its text.
+    """
 
     prefix: str
     whole_object: str
     chunk_object: str
 
-    def __init__(self, model: str, *, include_usage: bool = False) -> None:
+    def __init__(
+        self, model: str, *, include_usage: bool = False, prompt_ids: Sequence[int] | None = None
+    ) -> None:
         self._include_usage = include_usage
+        self._with_ids = prompt_ids is not None
+        self._prompt_ids = {} if prompt_ids is None else {"prompt_token_ids": list(prompt_ids)}
         self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
-    def whole(self, text: str, finished: Finished) -> dict[str, Any]:
+    def whole(self, pieces: Sequence[Piece], finished: Finished) -> dict[str, Any]:
         """The answer in one piece."""
-        choice = self._whole_choice(text) | {"logprobs": None, "finish_reason": finished.reason}
-        return self._head | {"object": self.whole_object, "choices": [choice], "usage": _usage(finished)}
+        choice = self._whole_choice("".join(piece.text for piece in pieces))
+        choice |= self._ids(id_ for event in (*pieces, finished) for id_ in event.token_ids)
+        choice |= {"logprobs": None, "finish_reason": finished.reason}
+        whole = {"object": self.whole_object, "choices": [choice], "usage": _usage(finished)}
+        return self._head | self._prompt_ids | whole
 
     def opening(self) -> list[dict[str, Any]]:
         """Chunks before the first text."""
         return []
 
-    def piece(self, text: str) -> dict[str, Any]:
+    def piece(self, piece: Piece) -> dict[str, Any]:
         """A chunk of text."""
-        return self._chunk(self._piece_choice(text), None)
+        return self._chunk(self._piece_choice(piece.text) | self._ids(piece.token_ids), None)
 
     def closing(self, finished: Finished) -> list[dict[str, Any]]:
         """Chunks after the last text: the reason, then the usage if it was asked for."""
-        chunks = [self._chunk(self._last_choice(), finished.reason)]
+        chunks = [self._chunk(self._last_choice() | self._ids(finished.token_ids), finished.reason)]
         if self._include_usage:
             usage = {"choices": [], "usage": _usage(finished)}
             chunks.append(self._head | {"object": self.chunk_object} | usage)
@@ -44,7 +55,11 @@ class Shape:
     def _chunk(self, choice: dict[str, Any], reason: str | None) -> dict[str, Any]:
         choice |= {"logprobs": None, "finish_reason": reason}
         usage = {"usage": None} if self._include_usage else {}
-        return self._head | {"object": self.chunk_object, "choices": [choice]} | usage
+        once, self._prompt_ids = self._prompt_ids, {}
+        return self._head | once | {"object": self.chunk_object, "choices": [choice]} | usage
+
+    def _ids(self, token_ids: Iterable[int]) -> dict[str, Any]:
+        return {"token_ids": list(token_ids)} if self._with_ids else {}
 
     def _whole_choice(self, text: str) -> dict[str, Any]:
         raise NotImplementedError

@@ -50,6 +50,13 @@ class _Run:
     generation: Generation
     clock: RequestClock
     launched_s: float = 0.0
+    told: int = 0  # tokens of the output that pieces have carried
+
+    def untold(self) -> tuple[int, ...]:
+        """The tokens since the last call."""
+        ids = tuple(self.sequence.output[self.told :])
+        self.told += len(ids)
+        return ids
 
 
 class Engine:
@@ -132,7 +139,7 @@ class Engine:
 
     def on_error(self, frame: Frame, error: Exception) -> None:
         """A stage could not run this frame: its sequence ends with EngineFailed, the others go on."""
-        if self._failed is not None:
+        if self._failed is not None or frame.epoch != self._epoch:
             return
         self._scheduler.returned(frame.sequence)
         run = self._runs.get(frame.sequence)
@@ -211,7 +218,9 @@ class Engine:
         self._give(run, piece)
         self._drop(run)
         measures = run.clock.finish(self._clock())
-        finished = Finished(reason, len(run.sequence.prompt), len(run.sequence.output), measures)
+        finished = Finished(
+            reason, len(run.sequence.prompt), len(run.sequence.output), measures, run.untold()
+        )
         self._recent.finish(measures)
         self._observer.on_finished(finished)
         run.generation.put(finished)
@@ -235,7 +244,7 @@ class Engine:
     def _give(self, run: _Run, piece: str) -> None:
         if not piece:
             return
-        run.generation.put(Piece(piece))
+        run.generation.put(Piece(piece, run.untold()))
         ttft_s = run.clock.text(self._clock())
         if ttft_s is not None:
             self._observer.on_first_token(ttft_s)

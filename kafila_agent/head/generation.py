@@ -59,19 +59,24 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some text of the answer, never empty."""
+    """Some text of the answer, never empty, and the tokens sampled since the piece before."""
 
     text: str
+    token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of the answer. ``reason`` is ``stop`` or ``length``, as OpenAI's API has it."""
+    """The end of the answer. ``reason`` is ``stop`` or ``length``, as OpenAI's API has it.
+
+    ``token_ids``: those after the last piece, such as the model's own end.
+    """
 
     reason: str
     prompt_tokens: int
     completion_tokens: int
     measures: RequestMeasures
+    token_ids: tuple[int, ...] = ()
 
 
 class Generation(AsyncIterator[Piece | Finished]):

@@ -160,3 +160,18 @@ async def test_before_its_first_text_a_broken_answer_is_a_503(make_api, client_o
         with pytest.raises(openai.InternalServerError, match="lap left the session") as broken:
             await waiting
         assert broken.value.status_code == 503
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_token_ids_are_shown_when_asked_for(make_api, client_of, text, stream):
+    api = await make_api(SAID)
+    answer = await client_of(api).chat.completions.create(
+        model=MODEL, messages=MESSAGES, stream=stream, extra_body={"return_token_ids": True}
+    )
+    chunks = [chunk async for chunk in answer] if stream else [answer]
+    shown = [chunk.model_dump() for chunk in chunks]
+    assert [chunk["prompt_token_ids"] for chunk in shown if "prompt_token_ids" in chunk] == [
+        text.encode_chat(MESSAGES)
+    ]
+    ids = [id_ for chunk in shown for choice in chunk["choices"] for id_ in choice.get("token_ids", [])]
+    assert ids == [*text.encode(SAID), 2]  # to the model's own end, which has no text
