@@ -128,6 +128,7 @@ class RendezvousService(RendezvousServicer):
         for command in commands:
             match command:
                 case Send(to, message):
+                    self._log(to, message)
                     self._send(to, message)
                 case PlanFleet():
                     task = asyncio.create_task(self._plan(command))
@@ -138,6 +139,15 @@ class RendezvousService(RendezvousServicer):
                 case SessionOver(session_id, reason):
                     self._circuits.release_session(session_id)
                     log.info("session over", session=session_id.hex()[:8], reason=reason)
+
+    def _log(self, to: bytes, message: ToAgent) -> None:
+        """What an operator may want to know; never a number, the public half of a code."""
+        peer = self._registry.attached.get(to)
+        name = peer.name if peer else None
+        if message.WhichOneof("message") == "created":
+            log.info("session admits", host=name)
+        elif message.WhichOneof("message") == "problem":
+            log.info("refused", member=name, code=message.problem.code, request=message.problem.request)
 
     def _send(self, to: bytes, message: ToAgent) -> None:
         outbox = self._outboxes.get(to)

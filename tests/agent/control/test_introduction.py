@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from kafila_proto import rendezvous_pb2 as pb
-from kafila_proto.certificate import make_certificate
+from kafila_proto.certificate import fingerprint, make_certificate
 from kafila_proto.session_code import SessionCode
 
 from kafila_agent.control.introduction import (
@@ -35,6 +37,10 @@ Introduction = pb.Introduction
 
 def make_party(name: str, pin: bytes = PIN) -> Party:
     return Party(name, make_certificate("kafila-agent").certificate_der, pin)
+
+
+def fingerprint_of(party: Party) -> bytes:
+    return fingerprint(party.certificate_der)
 
 
 def make_host(members: int = 3, pin: bytes = PIN) -> HostIntroduction:
@@ -286,3 +292,54 @@ def test_what_cannot_come_to_a_joiner_raises():
     carrier.introduce()
     with pytest.raises(IllegalEvent, match=r"HOST_ELEMENT.*JOINED"):
         carrier.joiner.handle(carrier.log[1], 0.0)
+
+
+FIELDS = ("element", "confirmation", "certificate", "session_id", "name")
+
+
+def test_whatever_is_lost_repeated_swapped_or_changed_nobody_is_deceived():
+    outcomes = [carry_badly(seed) for seed in range(20)]
+    # Neither too kind to prove anything, nor too cruel.
+    assert {admitted for admitted, _ in outcomes} == {True, False}
+    assert max(failures for _, failures in outcomes) == 3
+
+
+def carry_badly(seed: int) -> tuple[bool, int]:
+    """A seeded carrier. It may prevent an admission; it can never bring about a false one."""
+    dice = random.Random(seed)
+    host, joiner = make_host(), make_joiner()
+    own = {"desk": fingerprint_of(host._party), "lap": fingerprint_of(joiner._party)}
+    seen: list[tuple[object, pb.Introduction]] = []
+    commands: list = []
+    for attempt in range(1, 6):
+        if joiner.state is JoinerState.IDLE:
+            commands += joiner.join(CODE, 0.0)
+        seen.append((host, Introduction(attempt=attempt, step=Introduction.OPENED)))
+        queue = [seen[-1]]
+        while queue:
+            party, message = queue.pop(dice.randrange(len(queue)))
+            if dice.random() < 0.15:
+                continue
+            if dice.random() < 0.15:
+                party, message = dice.choice(seen)
+            if dice.random() < 0.15:
+                message = Introduction.FromString(message.SerializeToString())
+                field = dice.choice(FIELDS)
+                setattr(message, field, getattr(dice.choice(seen)[1], field))
+            try:
+                decided = party.handle(message, 0.0)
+            except IllegalEvent:
+                continue
+            commands += decided
+            other = joiner if party is host else host
+            new = [(other, m) for m in said(decided)]
+            seen += new
+            queue += new
+        commands += host.handle(Tick(), 1000.0) + joiner.handle(Tick(), 1000.0)
+    for admitted in of(commands, Admitted):
+        assert admitted == Admitted("lap", own["lap"])
+    for joined in of(commands, Joined):
+        assert joined == Joined(SESSION_ID, "desk", own["desk"])
+    assert len(of(commands, Joined)) <= len(of(commands, Admitted)) <= 1
+    assert host.failures <= 3
+    return bool(of(commands, Admitted)), host.failures
