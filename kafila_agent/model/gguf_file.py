@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from .errors import ModelError
@@ -131,7 +132,7 @@ def _config(file: Path, architecture: str, metadata: dict[str, Any], tensors: se
             f"{file}: scales its rotary positions, which is not served; take a safetensors checkpoint"
         )
     config = {
-        field: own[key]
+        field: _number(own[key])
         for key, field in GGUF_CONFIG_MAPPING[architecture].items()
         if field is not None and key in own
     }
@@ -151,6 +152,11 @@ def _config(file: Path, architecture: str, metadata: dict[str, Any], tensors: se
         if not isinstance(config.get(field), int) or not 0 < config[field] < 1 << 31:
             raise ModelError(f"{file}: its metadata gives no {field}; {_AGAIN}")
     return config
+
+
+def _number(value: Any) -> Any:
+    """A float32 as it was meant: 1e-06, not 9.999999974752427e-07."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def transform_of(family: str, config: dict[str, Any]) -> Callable[[str, torch.Tensor], torch.Tensor] | None:
