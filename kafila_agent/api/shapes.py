@@ -31,7 +31,7 @@ class Shape:
     def whole(self, pieces: Sequence[Piece], finished: Finished) -> dict[str, Any]:
         """The answer in one piece."""
         choice = self._whole_choice("".join(piece.text for piece in pieces))
-        choice |= self._ids(id_ for event in (*pieces, finished) for id_ in event.token_ids)
+        choice |= self._ids([*(token for piece in pieces for token in piece.token_ids), *finished.token_ids])
         choice |= {"logprobs": None, "finish_reason": finished.reason}
         whole = {"object": self.whole_object, "choices": [choice], "usage": _usage(finished)}
         return self._head | self._prompt_ids | whole

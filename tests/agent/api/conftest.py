@@ -12,7 +12,7 @@ from kafila_agent.api.server import ApiServer
 from kafila_agent.edge.frame import Frame
 from kafila_agent.head.engine import Engine
 from kafila_agent.head.text import Text
-from kafila_agent.model.manifest import read_manifest
+from tests.agent.head.models import smollm2_text
 from tests.agent.head.simulated_ring import SimulatedRing, one_hot
 
 MODEL = "smollm2"
@@ -20,7 +20,7 @@ MODEL = "smollm2"
 
 @pytest.fixture(scope="session")
 def text(smollm2) -> Text:
-    return Text.from_model(read_manifest(smollm2))
+    return smollm2_text(smollm2)
 
 
 @dataclass

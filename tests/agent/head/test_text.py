@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from kafila_agent.head.text import Text, TextError
 from kafila_agent.model.manifest import read_manifest
+from tests.agent.head.models import give_tokenizer, sentencepiece_tokenizer
 
 SAMPLES = [
     "Hello, world! It's 12345 o'clock.",
@@ -107,11 +108,24 @@ def test_the_stream_is_the_whole_answer_for_any_tokens(text, reference):
         assert streamed == reference.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
-def test_end_ids_come_from_every_file_that_names_one(checkpoint_with_tokenizer):
-    text = Text.from_model(read_manifest(checkpoint_with_tokenizer(generation_eos=[2, 5])))
-    assert text.eos_ids == {2, 5, 3}  # 3 is the tokenizer's own
-    text = Text.from_model(read_manifest(checkpoint_with_tokenizer(generation_eos=None)))
-    assert text.eos_ids == {2, 3}  # 2 is config.json's
+def test_words_of_a_sentencepiece_answer_keep_the_spaces_between_them():
+    tokenizer = sentencepiece_tokenizer()
+    text = Text(tokenizer, [2])
+    prompt = text.encode("ab cd")
+    for answer in (" a b", "ab", " 👩‍👩‍👧 a", "é"):
+        ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
+        detokenizer = text.detokenizer(prompt)
+        pieces = [detokenizer.push(token) for token in ids]
+        streamed = "".join(pieces) + detokenizer.flush()
+        assert "ab cd" + streamed == tokenizer.decode(prompt + ids, skip_special_tokens=True)
+        assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_end_ids_come_from_every_file_that_names_one(checkpoint, tmp_path):
+    made = give_tokenizer(checkpoint("llama"), tmp_path / "a", eos_token="<end>", generation_eos=[2, 5])
+    assert Text.from_model(read_manifest(made)).eos_ids == {2, 5, 3}  # 3 is the tokenizer's own
+    made = give_tokenizer(checkpoint("llama"), tmp_path / "b", eos_token="<end>")
+    assert Text.from_model(read_manifest(made)).eos_ids == {2, 3}  # 2 is config.json's
 
 
 def test_a_directory_without_a_tokenizer_is_named(checkpoint):
@@ -120,7 +134,7 @@ def test_a_directory_without_a_tokenizer_is_named(checkpoint):
         Text.from_model(read_manifest(directory))
 
 
-def test_a_model_without_a_template_says_what_to_use(checkpoint_with_tokenizer):
-    text = Text.from_model(read_manifest(checkpoint_with_tokenizer(generation_eos=None)))
+def test_a_model_without_a_template_says_what_to_use(checkpoint, tmp_path):
+    text = Text.from_model(read_manifest(give_tokenizer(checkpoint("llama"), tmp_path / "a")))
     with pytest.raises(TextError, match="no chat template; use /v1/completions"):
         text.encode_chat([{"role": "user", "content": "hi"}])
