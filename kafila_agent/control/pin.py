@@ -21,6 +21,8 @@ from kafila_proto.certificate import FINGERPRINT_BYTES
 DEFAULT_PORT = 7470
 PIN_DIRECTORY = "pins"
 
+_NEXT_ADDRESS_S = 0.25  # RFC 8305 section 5: do not wait for one address family before trying the other
+
 
 class LinkError(Exception):
     """The rendezvous cannot be had; the message says which, why and what to do."""
@@ -133,7 +135,10 @@ async def fetch_certificate(address: RendezvousAddress) -> bytes:
     context.verify_mode = ssl.CERT_NONE  # pinned by the caller instead; no authority vouches for it
     context.set_alpn_protocols(["h2"])
     try:
-        _, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
+        # No server name: the certificate is for no name, and gRPC complains of every one it does not know.
+        _, writer = await asyncio.open_connection(
+            address.host, address.port, ssl=context, server_hostname="", happy_eyeballs_delay=_NEXT_ADDRESS_S
+        )
     except ssl.SSLError as error:
         raise Unreachable(
             f"what answers at {address} does not speak TLS ({error.reason}): is it kafila-rendezvous?"

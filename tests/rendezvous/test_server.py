@@ -14,6 +14,7 @@ from kafila_proto.certificate import common_name
 from kafila_proto.rendezvous_pb2_grpc import RendezvousStub
 from kafila_proto.session_code import SessionCode
 from kafila_proto.signed import Label
+from structlog.testing import capture_logs
 
 from kafila_agent.control import introduction as intro
 from kafila_agent.control.charter import countersign, verify_plan
@@ -243,3 +244,22 @@ async def test_what_a_member_says_cannot_drive_the_others_terminals(session):
     await lap.send(leave=pb.Leave(reason="\x1b[2Jbye\n"))
     closed = await desk.expect("closed", skip=("member", "Send", "Stopped"))
     assert closed.reason == "lap left the session:  [2Jbye "
+
+
+async def test_logs_tell_what_happened_and_no_code(make_party):
+    with capture_logs() as logs:
+        desk = await make_party("desk")
+        code = await desk.create(2)
+        lap = await make_party("lap")
+        lap.join_soon(SessionCode(code.number, tuple(reversed(code.words))))
+        await lap.expect("Refused")
+        await lap.join(code)
+        await lap.send(leave=pb.Leave(reason="bedtime"))
+        await desk.expect(
+            "closed", skip=("member", "Send", "Stopped", "AttemptFailed", "Admitted", "charter")
+        )
+    assert {entry["event"] for entry in logs} == {"attached", "session admits", "session over"}
+    text = json.dumps(logs)
+    assert "bedtime" in text
+    for secret in (code.number, *code.words):
+        assert secret not in text
