@@ -46,7 +46,7 @@ def seat_members(fleet: Fleet, chain: Chain) -> Seating:
     while len(seated) > chain.seats:
         measure, speed = _SLOWNESS[tier_of(seated)]
         others = [member for member in seated if member.name != fleet.anchor]
-        slowest = min(others, key=lambda m: (speed(m), m.room_bytes, m.name))
+        slowest = min(others, key=lambda m: (speed(m), -(m.overhead_s or 0), m.room_bytes, m.name))
         seated.remove(slowest)
         unseated.append(
             Unseated(slowest.name, f"{chain.seats} stages at most, and it has the least {measure}")

@@ -196,4 +196,6 @@ def _advice_sentences(fleet: Fleet, plan: RingPlan) -> Iterator[str]:
 
 def gigabytes(size_bytes: float) -> str:
     """A size as people say it."""
+    if size_bytes < 1e5:
+        return f"{size_bytes:.6g} bytes"
     return f"{size_bytes / 1e9:.3g} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.3g} MB"

@@ -54,7 +54,12 @@ class World:
             names.remove(
                 min(
                     (n for n in names if n != self.anchor),
-                    key=lambda n: (self.members[n].get(key) or 0, self.room(n), n),
+                    key=lambda n: (
+                        self.members[n].get(key) or 0,
+                        -(self.members[n].get("overhead_s") or 0),
+                        self.room(n),
+                        n,
+                    ),
                 )
             )
         return names
