@@ -36,6 +36,7 @@ DATAGRAM_BYTES = (8952, 1452, 1372, 1200)
 MIN_DATAGRAM_BYTES = DATAGRAM_BYTES[-1]
 
 SEARCH_DELAYS_S = (0.05, 0.1, 0.2, 0.3, 0.5)  # the last one repeats
+SIZED_COPIES = 2  # one lost datagram shall not make every later one smaller
 RELAXED_DELAY_S = 5.0
 SIZE_DELAYS_S = (0.2, 0.4, 0.8)  # then the path is taken for dead
 SUSPECT_EVERY_S = 0.5
@@ -169,7 +170,8 @@ class Paths:
             return
         path.next_check_at = now + delay
         path.sent = {t: (at, size) for t, (at, size) in path.sent.items() if now - at < FORGET_S}
-        for size in path.sizes:
+        copies = 1 if path.state is PathState.SEARCHED else SIZED_COPIES
+        for size in itertools.chain.from_iterable(itertools.repeat(s, copies) for s in path.sizes):
             transaction = os.urandom(TRANSACTION_BYTES)
             path.sent[transaction] = (now, size)
             yield (

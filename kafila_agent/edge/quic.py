@@ -23,6 +23,7 @@ from aioquic.tls import CipherSuite
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from kafila_agent.edge import congestion
 from kafila_agent.edge.credential import Identity
 
 ALPN = "kafila/1"
@@ -42,6 +43,7 @@ def configure(identity: Identity, *, is_client: bool, datagram_bytes: int) -> Qu
         alpn_protocols=[ALPN],
         is_client=is_client,
         connection_id_length=CONNECTION_ID_BYTES,
+        congestion_control_algorithm=congestion.NAME,
         idle_timeout=IDLE_TIMEOUT_S,
         max_datagram_size=datagram_bytes,
         max_data=_CONNECTION_WINDOW_BYTES,

@@ -94,6 +94,9 @@ class World:
         self.delay_s = delay_s
         self.circuits = Circuits()
         self.lets: Callable[[object, object, bytes], bool] = lambda source, target, data: True
+        self.bytes_per_s: float | None = None  # of each sender's line, which queues for so long at most:
+        self.queue_s = 0.1
+        self._line_free_at: dict[object, float] = {}
         self.carried: list[tuple[object, object, int]] = []
         self._flying: list[tuple[float, int, bytes, object, object]] = []
         self._order = itertools.count()
@@ -123,9 +126,16 @@ class World:
 
     def fly(self, data: bytes, source: object, target: object) -> None:
         self.carried.append((source, target, len(data)))
-        if self.lets(source, target, data):
-            flight = (self.now + self.delay_s, next(self._order), data, source, target)
-            heapq.heappush(self._flying, flight)
+        if not self.lets(source, target, data):
+            return
+        leaves_at = self.now
+        if self.bytes_per_s is not None:
+            leaves_at = max(self.now, self._line_free_at.get(source, 0.0))
+            if leaves_at - self.now > self.queue_s:
+                return
+            leaves_at += len(data) / self.bytes_per_s
+            self._line_free_at[source] = leaves_at
+        heapq.heappush(self._flying, (leaves_at + self.delay_s, next(self._order), data, source, target))
 
     def _pump(self, end: End) -> None:
         while (event := end.link.next_event()) is not None:

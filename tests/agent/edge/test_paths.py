@@ -45,7 +45,7 @@ def test_an_address_is_found_small_then_measured_largest_first(dialler, dialled)
     answer(dialler, dialled, found, 0.1)
     assert dialler.next_event() is None
     sized = dialler.datagrams_to_send(0.1)
-    assert [len(data) for data, _ in sized] == [1452, 1200]
+    assert [len(data) for data, _ in sized] == [1452, 1452, 1200, 1200]
     answer(dialler, dialled, sized, 0.2)
     assert dialler.next_event() == PathReady("there", 1452, pytest.approx(0.1))
     assert dialler.next_event() is None
@@ -116,15 +116,15 @@ def test_addresses_are_not_collected_without_end(dialler):
     assert len(dialler.datagrams_to_send(0.0)) == MAX_PATHS
     for address in range(1000):
         dialler.suspect(address, 1200, 1.0)
-    assert len(dialler.datagrams_to_send(1.0)) == MAX_PATHS
+    assert len({address for _, address in dialler.datagrams_to_send(1.0)}) == MAX_PATHS
 
 
 def test_a_suspected_address_is_asked_at_the_connections_size_and_not_for_every_datagram(dialler, dialled):
     dialler.suspect("new", 1452, 10.0)
     dialler.suspect("new", 1452, 10.1)
     sent = dialler.datagrams_to_send(10.1)
-    assert [len(data) for data, _ in sent] == [1452]
+    assert {len(data) for data, _ in sent} == {1452}
     answer(dialler, dialled, sent, 10.2)
     assert dialler.next_event().address == "new"
     dialler.suspect("new", 1452, 10.0 + SUSPECT_EVERY_S)
-    assert len(dialler.datagrams_to_send(10.0 + SUSPECT_EVERY_S)) == 1
+    assert {address for _, address in dialler.datagrams_to_send(10.0 + SUSPECT_EVERY_S)} == {"new"}
