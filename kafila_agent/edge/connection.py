@@ -35,6 +35,7 @@ PROVING_S = 5.0
 PING_EVERY_S = 2.0
 FIRST_PINGS_S = 0.1
 FIRST_PINGS = 5
+QUIET_BYTES = 64 << 10
 MAX_MESSAGE_BYTES = 257 << 20  # a frame's largest payload, and its header
 MAX_UNACKNOWLEDGED_BYTES = 1 << 30
 STREAM = 1  # the first bidirectional stream that the dialled opens (RFC 9000 section 2.1)
@@ -302,6 +303,11 @@ class EdgeConnection:
         self._ping(now)
 
     def _ping(self, now: float) -> None:
+        if (
+            self.unacknowledged_bytes > QUIET_BYTES
+        ):  # it would measure the queue, and the edge is in use anyway
+            self._next_ping_at = now + FIRST_PINGS_S
+            return
         ping_id = _PING_ID.pack(self._pings_sent)
         self._pings_sent += 1
         self._ping_sent_at[ping_id] = now

@@ -7,6 +7,8 @@ import dataclasses
 import pytest
 from aioquic.quic import events
 from aioquic.quic.connection import QuicConnection
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kafila_agent.edge import quic as adapter
 from kafila_agent.edge.connection import (
@@ -19,6 +21,7 @@ from kafila_agent.edge.connection import (
     Opened,
 )
 from kafila_agent.edge.messages import MessageKind, message_header
+from kafila_agent.edge.session import EdgeSession
 
 ADDRESS = ("peer", 0)
 
@@ -109,6 +112,18 @@ def test_frames_right_behind_the_acceptance_are_not_taken_for_proofs(talk_of):
     talk._server_of = accept_and_send
     talk.run()
     assert talk.heard["client"] == [Opened(), FrameReceived(memoryview(b"f" * 5000))]
+
+
+def test_a_ping_does_not_queue_behind_a_prompt(talk_of):
+    talk = talk_of()
+    talk.run()
+    talk.client.send_frame(bytes(200_000))
+    asked = talk.client._pings_sent
+    talk.client._next_ping_at = talk.now
+    talk.client.handle_timer(talk.now)
+    assert talk.client._pings_sent == asked
+    talk.run(0.5)
+    assert talk.client._pings_sent > asked
 
 
 def refused(talk: Talk, who: str, reason: str) -> None:
@@ -229,3 +244,47 @@ def test_a_peer_that_takes_nothing_in_is_not_fed_without_end(talk_of, monkeypatc
     talk.run()
     assert talk.heard["client"][-1] == Closed("the peer takes in less than it is sent", True)
     assert talk.heard["server"][-1] == Closed("the peer takes in less than it is sent", True)
+
+
+@pytest.fixture(scope="module")
+def recorded(members) -> list[bytes]:
+    """What a dialler sends in an edge's first moments, and a session's key would not help to forge."""
+    one, two = members[:2]
+    roster = {m.fingerprint: m.name for m in (one, two)}
+    sessions = [EdgeSession(b"session", 1, m.name, roster) for m in (one, two)]
+    sent: list[bytes] = []
+
+    def accept(data, now):
+        server = EdgeConnection.accept(two, sessions[1], one.fingerprint, data, now)
+        receive = server.receive_datagram
+        server.receive_datagram = lambda data, now: (sent.append(data), receive(data, now))
+        return server
+
+    client = EdgeConnection.dial(one, sessions[0], two.fingerprint, 1200, 100.0)
+    talk = Talk(client, accept)
+    talk.run(0.3)
+    assert talk.server.state is ConnectionState.OPEN
+    return sent
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_garbled_datagrams_open_nothing_and_raise_nothing(members, recorded, data):
+    one, two = members[:2]
+    session = EdgeSession(b"session", 1, two.name, {m.fingerprint: m.name for m in (one, two)})
+    server = None
+    for index in data.draw(st.lists(st.integers(0, len(recorded) - 1), min_size=1, max_size=5)):
+        garbled = bytearray(recorded[index])
+        for _ in range(data.draw(st.integers(0, 3))):
+            garbled[data.draw(st.integers(0, len(garbled) - 1))] ^= data.draw(st.integers(1, 255))
+        garbled = bytes(garbled[: data.draw(st.integers(1, len(garbled)))]).ljust(1200, b"\0")
+        if server is None:
+            if not adapter.is_initial(garbled):
+                continue
+            server = EdgeConnection.accept(two, session, one.fingerprint, garbled, 100.0)
+        server.receive_datagram(garbled, 100.0)
+        server.datagrams_to_send(100.0)
+        timer = server.get_timer()
+        server.handle_timer(100.0 if timer is None else timer)
+    if server is not None:
+        assert server.state is not ConnectionState.OPEN
