@@ -63,9 +63,9 @@ def bounded_block(config: PreTrainedConfig, dtype: torch.dtype, most_bytes: int)
 def shrunken(config: PreTrainedConfig) -> PreTrainedConfig:
     """The family's block with next to no weights."""
     config = copy.deepcopy(config)
-    for name, value in _SHRUNKEN.items():
-        if isinstance(getattr(config, name, None), int):
-            setattr(config, name, value)
+    for name, most in _SHRUNKEN.items():
+        if isinstance(value := getattr(config, name, None), int):
+            setattr(config, name, min(value, most))
     return config
 
 
