@@ -22,7 +22,8 @@ test: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy kafila_planner kafila_agent kafila_rendezvous proto/kafila_proto
+	$(BIN)/mypy --strict kafila_planner
+	$(BIN)/mypy kafila_agent kafila_rendezvous proto/kafila_proto
 
 proto: setup
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto \

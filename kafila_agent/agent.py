@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import AsyncIterator
+from threading import Thread
+from wsgiref.simple_server import WSGIServer
 
 import structlog
 from kafila_proto import VERSION
@@ -16,11 +18,12 @@ from kafila_proto.rendezvous_pb2 import ToAgent
 from kafila_agent.api.openai_routes import SERVING, Service
 from kafila_agent.api.server import ApiServer, ApiServerError
 from kafila_agent.config import AgentConfig
-from kafila_agent.control.link import LinkError, RendezvousLink
+from kafila_agent.control.link import RendezvousLink
 from kafila_agent.control.local import AgentError, ControlSocket, Fault
+from kafila_agent.control.pin import LinkError
 from kafila_agent.edge.endpoint import EdgeEndpoint
 from kafila_agent.entry import Entry
-from kafila_agent.identity import load_identity
+from kafila_agent.identity import Identity, load_identity
 from kafila_agent.lifecycle import State
 from kafila_agent.machine import Machine
 from kafila_agent.metrics import AgentMetrics, StatusCollector, serve_metrics
@@ -47,8 +50,8 @@ class Agent:
         self._entry: Entry | None = None
         self._control: ControlSocket | None = None
         self._api: ApiServer | None = None
-        self._metrics_server = None
-        self._tasks: list[asyncio.Task] = []
+        self._metrics_server: tuple[WSGIServer, Thread] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def machine(self) -> Machine:
@@ -90,7 +93,7 @@ class Agent:
         ]
         await self._attach(link)
 
-    def _open_endpoint(self, identity) -> EdgeEndpoint:
+    def _open_endpoint(self, identity: Identity) -> EdgeEndpoint:
         host, port = self._config.udp_host, self._config.udp_port
         try:
             return EdgeEndpoint.open(identity, host, port, relay_only=self._config.relay_only)
@@ -166,14 +169,18 @@ class Agent:
         membership = self.entry.membership
         if membership is None or membership.state is State.LEFT:
             reason = f" ({membership.reason})" if membership else ""
-            return Service("idle", f"this machine is in no session{reason}: create or join one with kafila-ctl")
+            return Service(
+                "idle", f"this machine is in no session{reason}: create or join one with kafila-ctl"
+            )
         model = membership.charter.model.name or None
         if membership.seat is None:
             state = membership.state.name.lower()
             return Service(state, f"the session does not serve yet: this machine is {state}", model)
         if membership.seat.engine is None:
             head = membership.seat.plan.head
-            return Service("member", f"{head} is the head of this session: use the API on that machine", model)
+            return Service(
+                "member", f"{head} is the head of this session: use the API on that machine", model
+            )
         return Service(SERVING, "", model, membership.seat.engine, membership.served_since)
 
     # What kafila-ctl asks

@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -46,10 +47,8 @@ def run(
             help="HOST:PORT, or HOST:PORT#FINGERPRINT to pin its certificate from the start.",
         ),
     ],
+    state_dir: Annotated[Path, typer.Option(envvar="KAFILA_STATE_DIR", default_factory=default_state_dir)],
     name: Annotated[str, typer.Option(envvar="KAFILA_NAME", help="What the others call this machine.")] = "",
-    state_dir: Annotated[
-        Path, typer.Option(envvar="KAFILA_STATE_DIR", default_factory=default_state_dir)
-    ] = ...,
     model_dir: Annotated[
         list[Path] | None,
         typer.Option(envvar="KAFILA_MODEL_DIR", help="Where models lie, beside the hub's cache; repeatable."),
@@ -99,7 +98,7 @@ async def _serve(config: AgentConfig, until_stdin_closes: bool) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     if until_stdin_closes:
-        loop.add_reader(sys.stdin, lambda: stop.set() if not sys.stdin.buffer.read1() else None)
+        threading.Thread(target=_await_end_of_stdin, args=(loop, stop), daemon=True).start()
     agent = Agent(config)
     try:
         await agent.start()
@@ -110,6 +109,12 @@ async def _serve(config: AgentConfig, until_stdin_closes: bool) -> int:
     finally:
         await agent.close()
     return 0
+
+
+def _await_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    loop.call_soon_threadsafe(stop.set)
 
 
 def configure_logs(level: str) -> None:

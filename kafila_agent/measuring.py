@@ -52,7 +52,7 @@ async def measure_machine(
         dtype,
         config.threads,
         device=config.device,
-        memory_limit_bytes=config.memory_limit_bytes,
+        limit_bytes=config.memory_limit_bytes,
     )
     attachment = machine.link.attachment
     reach = (
@@ -72,7 +72,7 @@ async def measure_machine(
         nat=reach.nat if reach else None,
     )
     candidates = [
-        Candidate(kind=int(c.kind), host=c.host, port=c.port) for c in (reach.candidates if reach else ())
+        Candidate(kind=c.kind.name, host=c.host, port=c.port) for c in (reach.candidates if reach else ())
     ]
     return facts, tuple(candidates)
 

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from kafila_proto.rendezvous_pb2 import (
@@ -17,10 +17,13 @@ from kafila_proto.rendezvous_pb2 import (
     EdgeState,
     FromAgent,
     Leave,
+    MemberState,
     MemberUpdate,
     Plan,
+    Problem,
     Progress,
     Report,
+    Serve,
     Signed,
     ToAgent,
 )
@@ -75,8 +78,8 @@ class Membership:
         self._circuits: dict[bytes, asyncio.Future[CircuitGrant]] = {}
         self._loaded = (0, 0)
         self._last_told_s = 0.0
-        self._task: asyncio.Task | None = None
-        self._telling: asyncio.Task | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
 
     @property
     def state(self) -> State:
@@ -102,7 +105,7 @@ class Membership:
     def receive(self, message: ToAgent) -> None:
         """Take one message. What does not verify is dropped with a warning: the rendezvous is not trusted."""
         kind = message.WhichOneof("message")
-        handler: Callable | None = {
+        handlers: dict[str | None, Callable[[Any], None]] = {
             "charter": self._take_charter,
             "plan": self._take_plan,
             "circuit": self._take_circuit,
@@ -110,11 +113,12 @@ class Membership:
             "serve": self._take_serve,
             "closed": lambda closed: self.end(closed.reason),
             "problem": self._take_problem,
-        }.get(kind)
+        }
+        handler = handlers.get(kind)
         if handler is None or self.state is State.LEFT:
             return
         try:
-            handler(getattr(message, kind))
+            handler(getattr(message, str(kind)))
         except StatementError as error:
             log.warning("statement refused", kind=kind, reason=str(error))
         self._machine.changed()
@@ -145,11 +149,11 @@ class Membership:
     def _take_update(self, update: MemberUpdate) -> None:
         self.progress[update.member] = update.progress
 
-    def _take_serve(self, serve) -> None:
+    def _take_serve(self, serve: Serve) -> None:
         if serve.epoch == self.epoch and self.state is State.READY:
             self._step(Event.SERVE)
 
-    def _take_problem(self, problem) -> None:
+    def _take_problem(self, problem: Problem) -> None:
         if problem.request == "circuit":
             for circuit in self._circuits.values():
                 if not circuit.done():
@@ -294,7 +298,7 @@ class Membership:
         ]
         progress = Progress(
             epoch=self.epoch,
-            state=int(self.state),
+            state=MemberState.Name(self.state),
             loaded_bytes=self._loaded[0],
             total_bytes=self._loaded[1],
             edges=edges,

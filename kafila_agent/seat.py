@@ -107,7 +107,7 @@ class Seat:
         assert self._downstream is not None
         self._downstream.send(frame.encode())
 
-    def _received(self, data: bytes) -> None:
+    def _received(self, data: memoryview) -> None:
         try:
             frame = parse_frame(data)
         except FrameError as error:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from kafila_proto import VERSION
 from kafila_proto import agent_pb2 as pb
-from kafila_proto.rendezvous_pb2 import Progress, RosterEntry
+from kafila_proto.rendezvous_pb2 import MemberState, Progress, RosterEntry
 
 from kafila_agent.lifecycle import State
 from kafila_agent.machine import Machine
 
 if TYPE_CHECKING:
     from kafila_agent.entry import Entry
+    from kafila_agent.head.measure import Measured
     from kafila_agent.membership import Membership
 
 # A member's state says how far the session is, as this member knows it.
@@ -67,10 +68,10 @@ def _session(membership: Membership) -> pb.SessionStatus:
     predicted = {s.member: s.predicted_s for s in membership.plan.stages} if membership.plan else {}
     measured = membership.seat.measured_stages_s if membership.seat else {}
     for entry in charter.roster:
-        progress = membership.progress.get(entry.fingerprint, Progress(state=int(State.JOINING)))
+        progress = membership.progress.get(entry.fingerprint, Progress(state=MemberState.JOINING))
         member = _member(entry, progress, names)
-        if predicted.get(entry.name) is not None:
-            member.predicted_stage_s = predicted[entry.name]
+        if (seconds := predicted.get(entry.name)) is not None:
+            member.predicted_stage_s = seconds
         if entry.name in measured:
             member.measured_stage_s = measured[entry.name]
         session.members.append(member)
@@ -94,7 +95,7 @@ def _member(entry: RosterEntry, progress: Progress, names: dict[bytes, str]) -> 
     return member
 
 
-def _measured(measured) -> pb.Measured:
+def _measured(measured: Measured) -> pb.Measured:
     message = pb.Measured(tokens=measured.tokens)
     for field in ("tokens_per_s", "ttft_s", "network_share"):
         if (value := getattr(measured, field)) is not None:

@@ -24,7 +24,8 @@ def chat(
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Show tokens/s after each answer.")
     ] = False,
-    state_dir: StateDir = ...,
+    *,
+    state_dir: StateDir,
 ) -> None:
     """Chat with the model. Reads standard input to its end when piped."""
     with local_agent(state_dir) as agent:

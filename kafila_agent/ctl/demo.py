@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import signal
@@ -64,12 +65,15 @@ def demo(
     except (FleetError, ApiError, httpx2.HTTPError) as error:
         fail(FAILURE, str(error))
     except grpc.RpcError as error:
-        fail(USAGE if error.code() is grpc.StatusCode.INVALID_ARGUMENT else NOT_FOUND, error.details())
+        fail(
+            USAGE if error.code() is grpc.StatusCode.INVALID_ARGUMENT else NOT_FOUND,
+            error.details() or str(error.code()),
+        )
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _interrupt(*_args) -> None:
+def _interrupt(*_args: object) -> None:
     raise KeyboardInterrupt
 
 
@@ -109,7 +113,7 @@ def _form(fleet: LocalFleet, request: pb.CreateRequest, say: Console) -> str:
     if status.session.state != pb.SessionStatus.SERVING:
         fail(NOT_FOUND if status.session.refused else FAILURE, status.session.reason)
     joining.join()
-    head = json.loads(status.session.plan_json)["head"]
+    head = str(json.loads(status.session.plan_json)["head"])
     # Each member learns by itself that everyone is ready: wait for the head's own word before asking it.
     for snapshot in fleet.agent(head).WatchStatus(pb.StatusRequest()):
         if snapshot.session.state == pb.SessionStatus.SERVING:
@@ -123,7 +127,9 @@ def _join_all(fleet: LocalFleet, names: list[str], code: str) -> None:
             fleet.agent(name).JoinSession(pb.JoinRequest(code=code))
         except grpc.RpcError as error:
             typer.echo(f"{name}: {error.details()}", err=True)
-            fleet.agent(fleet.names[0]).LeaveSession(pb.LeaveRequest())
+            # Without it there is no session; it may be over already, for a better reason.
+            with contextlib.suppress(grpc.RpcError):
+                fleet.agent(fleet.names[0]).LeaveSession(pb.LeaveRequest())
             return
 
 

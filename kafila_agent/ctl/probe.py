@@ -19,7 +19,8 @@ def probe(
     ] = "",
     dtype: Dtype = "bfloat16",
     as_json: AsJson = False,
-    state_dir: StateDir = ...,
+    *,
+    state_dir: StateDir,
 ) -> None:
     """Measure memory bandwidth, overheads, arithmetic, room and the round trip to the rendezvous."""
     with local_agent(state_dir) as agent:

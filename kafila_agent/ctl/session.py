@@ -26,7 +26,8 @@ def create(
     dtype: Dtype = "bfloat16",
     objective: Annotated[str, typer.Option(help="throughput, latency or mixed:L.")] = "throughput",
     as_json: AsJson = False,
-    state_dir: StateDir = ...,
+    *,
+    state_dir: StateDir,
 ) -> None:
     """Open a session, print the code to read out to the others, and follow it until it serves."""
     request = pb.CreateRequest(
@@ -49,7 +50,8 @@ def create(
 def join(
     code: Annotated[str, typer.Argument(help="The code the host read out; asked for when left out.")] = "",
     as_json: AsJson = False,
-    state_dir: StateDir = ...,
+    *,
+    state_dir: StateDir,
 ) -> None:
     """Join the session of CODE and follow it until it serves."""
     if not code:
@@ -64,7 +66,8 @@ def join(
 def status(
     watch: Annotated[bool, typer.Option("--watch", help="Go on until the session ends.")] = False,
     as_json: AsJson = False,
-    state_dir: StateDir = ...,
+    *,
+    state_dir: StateDir,
 ) -> None:
     """Show the session this machine is in: members, plan, edges, measured against predicted."""
     with local_agent(state_dir) as agent:
@@ -81,7 +84,7 @@ def status(
 
 
 @app.command()
-def leave(state_dir: StateDir = ...) -> None:
+def leave(state_dir: StateDir) -> None:
     """Leave the session; the others are told."""
     with local_agent(state_dir) as agent:
         agent.LeaveSession(pb.LeaveRequest())

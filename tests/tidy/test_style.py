@@ -25,8 +25,9 @@ def test_format():
     assert run("ruff", "format", "--no-cache", "--check", ".") == ""
 
 
-def test_types_of_the_planner():
-    assert run("mypy", "--no-error-summary", "kafila_planner") == ""
+def test_types():
+    assert run("mypy", "--no-error-summary", "--strict", "kafila_planner") == ""
+    assert run("mypy", "--no-error-summary", "kafila_agent", "kafila_rendezvous", "proto/kafila_proto") == ""
 
 
 def test_stubs_are_what_the_messages_say(tmp_path):
