@@ -14,12 +14,11 @@ import grpc
 import structlog
 from kafila_proto.certificate import KeyedCertificate, load_or_make_certificate
 from kafila_proto.rendezvous_pb2_grpc import add_RendezvousServicer_to_server
-from prometheus_client import start_http_server
 
 from kafila_rendezvous.circuits import Circuits
 from kafila_rendezvous.datagrams import DatagramServer, serve_datagrams
 from kafila_rendezvous.limits import Limits
-from kafila_rendezvous.metrics import make_metrics
+from kafila_rendezvous.metrics import serve_metrics
 from kafila_rendezvous.registry import Registry
 from kafila_rendezvous.service import RendezvousService
 
@@ -149,19 +148,10 @@ def _literal_hosts(host: str) -> list[str]:
 def _serve_metrics(
     config: Config, registry: Registry, datagrams: DatagramServer
 ) -> tuple[int, Callable[[], None]]:
-    """The port, and how to stop."""
-    metrics = make_metrics(registry, datagrams)
     try:
-        server, thread = start_http_server(config.metrics_port, config.metrics_host, registry=metrics)
+        return serve_metrics(registry, datagrams, config.metrics_host, config.metrics_port)
     except OSError as error:
         raise PortInUse(
             f"cannot serve metrics on TCP port {config.metrics_port} of {config.metrics_host} ({error});"
             " choose another with --metrics-port"
         ) from error
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return server.server_port, stop
