@@ -7,7 +7,7 @@ import json
 from kafila_proto import agent_pb2 as pb
 from kafila_proto.rendezvous_pb2 import MemberState
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from kafila_agent.ctl.render import console, measured_paths, plan_table, ring_line
 
@@ -29,7 +29,7 @@ class Follower:
         self._bars = Progress(
             TextColumn("{task.description:>16}"), BarColumn(), DownloadColumn(), console=out, transient=False
         )
-        self._tasks: dict[str, int] = {}
+        self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Follower:
         return self

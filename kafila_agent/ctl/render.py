@@ -46,16 +46,9 @@ def plan_table(plan: dict[str, Any], fleet: dict[str, Any]) -> Table:
     """Who holds what, and what each stage is predicted to take (``plan`` and ``fleet`` as planning JSON)."""
     members = {member["name"]: member for member in fleet["members"]}
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, justify in (
-        ("member", "left"),
-        ("bandwidth", "right"),
-        ("room", "right"),
-        ("needs", "right"),
-        ("blocks", "right"),
-        ("head", "center"),
-        ("predicted stage", "right"),
-    ):
-        table.add_column(name, justify=justify)
+    table.add_column("member")
+    for name in ("bandwidth", "room", "needs", "blocks", "head", "predicted stage"):
+        table.add_column(name, justify="right")
     for stage in plan["stages"]:
         member = members[stage["member"]]
         start, end = stage["blocks"]
