@@ -59,10 +59,6 @@ class CircuitError(Exception):
     """A circuit that cannot be granted."""
 
 
-def _new_key() -> bytes:
-    return os.urandom(relay.KEY_BYTES)
-
-
 @dataclass(frozen=True, slots=True)
 class Grant:
     """What one side of a circuit is told: the fields of a CircuitGrant message."""
@@ -76,7 +72,7 @@ class Side:
     """One end of a circuit."""
 
     member: bytes
-    key: bytes = field(default_factory=_new_key)
+    key: bytes
     source: Source | None = None
     counter: int = 0
 
@@ -126,8 +122,7 @@ class Circuits:
     def grant(self, session_id: bytes, epoch: int, member: bytes, peer: bytes, now: float) -> Grant:
         """``member``'s side of the circuit to ``peer`` (fingerprints); both ends get the same circuit.
 
-        Asking again gives a new key, and the old one is worth nothing from then on: whoever lost its
-        edge, or was started afresh, counts from one again. Raises CircuitError where the rendezvous or
+        Asking again gives the same answer while the circuit lives. Raises CircuitError where the rendezvous or
         the session has as many as it may.
         """
         if member == peer:
@@ -137,9 +132,7 @@ class Circuits:
         if circuit is None:
             circuit = self._allocate(session_id, epoch, member, peer, now)
             self._by_edge[edge] = circuit
-        side = circuit.side_of(member)
-        side.key, side.counter = _new_key(), 0
-        return Grant(circuit.circuit_id, side.key)
+        return Grant(circuit.circuit_id, circuit.side_of(member).key)
 
     def receive_datagram(self, data: bytes, source: Source, now: float) -> Answer:
         """What to send for one datagram of a circuit, and where; None where it is dropped."""
@@ -174,7 +167,7 @@ class Circuits:
         circuit = Circuit(
             os.urandom(relay.CIRCUIT_ID_BYTES),
             (session_id, epoch),
-            (Side(member), Side(peer)),
+            (Side(member, os.urandom(relay.KEY_BYTES)), Side(peer, os.urandom(relay.KEY_BYTES))),
             expires_at=now + ALLOCATED_S,
             tokens=self.burst_bytes,
             refilled_at=now,

@@ -30,7 +30,9 @@ class CircuitBinding:
         self.state = BindingState.UNANSWERED
         self._key = key
         self._header = relay.data_header(circuit_id)
-        self._counter = 0
+        # Above every counter that an earlier binding of this agent used, so that a lost edge can come back over
+        # the same circuit: nobody binds a million times a second.
+        self._counter = int(now * 1_000_000)
         self._unanswered = 0
         self._bind_at = now
 

@@ -38,7 +38,7 @@ from kafila_agent.edge.quic import is_initial
 from kafila_agent.edge.session import EdgeSession
 
 DIRECT_S = 2.5
-CONNECT_S = 20.0
+CONNECT_S = 30.0
 ANSWER_S = 1.0  # a handshake unanswered for so long gives way to the relay
 _ACCEPT_AGAIN_S = 1.0
 _ASK_AGAIN_S = 2.0

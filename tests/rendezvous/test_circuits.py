@@ -62,8 +62,7 @@ def test_both_ends_of_an_edge_get_one_circuit_and_a_key_each():
     one, two = grants(circuits)
     assert one.circuit_id == two.circuit_id
     assert one.key != two.key
-    again = circuits.grant(SESSION, 1, b"a", b"b", 0.0)
-    assert again.circuit_id == one.circuit_id
+    assert grants(circuits) == (one, two)
     assert circuits.grant(SESSION, 2, b"a", b"b", 0.0).circuit_id != one.circuit_id
     assert circuits.grant(SESSION, 1, b"a", b"c", 0.0).circuit_id != one.circuit_id
 
@@ -97,15 +96,6 @@ def test_a_side_moves_with_its_key_and_a_new_counter_only():
     assert circuits.receive_datagram(data_of(two), THERE, 0.0)[1] == ELSEWHERE
     assert circuits.receive_datagram(data_of(one), HERE, 0.0) is None
     assert circuits.dropped_datagrams == {"played again": 1, "wrong key": 1, "unbound": 1}
-
-
-def test_a_side_granted_anew_starts_afresh_and_its_old_key_is_worth_nothing():
-    circuits, one, two = bound_circuit()
-    bind(circuits, one, HERE, counter=50)
-    again = circuits.grant(SESSION, 1, b"a", b"b", 0.0)
-    assert bind(circuits, one, ELSEWHERE, counter=51) is None
-    assert bind(circuits, again, ELSEWHERE, counter=1) is relay.RelayKind.BOUND
-    assert circuits.receive_datagram(data_of(two), THERE, 0.0)[1] == ELSEWHERE
 
 
 def test_the_rendezvous_own_answers_bind_nothing():

@@ -58,13 +58,22 @@ def test_answers_to_other_binds_or_under_other_keys_are_ignored():
     circuits, one, _ = two_sides()
     ((bind_again),) = one.datagrams_to_send(0.0)
     answer, _ = circuits.receive_datagram(bind_again, HERE, 0.0)
-    forged = relay.encode_binding(relay.RelayKind.BOUND, one.circuit_id, 1, b"k" * 32)
-    late = relay.encode_binding(relay.RelayKind.BOUND, one.circuit_id, 7, one._key)
+    forged = relay.encode_binding(relay.RelayKind.BOUND, one.circuit_id, one._counter, b"k" * 32)
+    late = relay.encode_binding(relay.RelayKind.BOUND, one.circuit_id, one._counter + 7, one._key)
     for data in (forged, late, bind_again):
         one.receive_datagram(data, 0.0)
         assert one.state is BindingState.UNANSWERED
     one.receive_datagram(answer, 0.0)
     assert one.state is BindingState.HALF_BOUND
+
+
+def test_a_later_binding_of_the_same_grant_is_no_old_datagram():
+    circuits, one, _ = two_sides()
+    for _ in range(20):
+        bind(one, circuits, HERE, one.get_timer())
+    later = CircuitBinding(one.circuit_id, one._key, 60.0)
+    bind(later, circuits, THERE, 60.0)
+    assert later.state is BindingState.HALF_BOUND
 
 
 @given(st.binary(max_size=80))

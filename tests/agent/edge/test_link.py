@@ -256,8 +256,8 @@ def test_a_peer_that_never_comes_is_given_up_with_a_reason(world_of):
     one, two = world.ends
     one.link.connect([two.address], world.now)
     world.lets = lambda source, target, data: False
-    assert world.run(30.0, lambda: one.link.state is LinkState.CLOSED)
-    assert one.events[-1] == Closed("no path to this member within 20 s", True)
+    assert world.run(40.0, lambda: one.link.state is LinkState.CLOSED)
+    assert one.events[-1] == Closed("no path to this member within 30 s", True)
 
 
 def test_where_quic_is_blocked_and_checks_are_not_the_relay_is_used(world_of):
