@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
 import torch
 
 from kafila_agent.edge.frame import Dtype, Frame, Kind
@@ -35,6 +36,8 @@ from kafila_agent.head.scheduler import Launch, QueueFull, Release, Scheduler
 from kafila_agent.head.sequence import Sequence, State
 from kafila_agent.head.stop import StopStrings
 from kafila_agent.head.text import Detokenizer, Text
+
+log = structlog.get_logger()
 
 
 @dataclass(eq=False)
@@ -134,7 +137,13 @@ class Engine:
         self._scheduler.returned(frame.sequence)
         run = self._runs.get(frame.sequence)
         if run is not None and result is not None:
-            self._postprocess(run, frame, result)
+            try:
+                self._postprocess(run, frame, result)
+            except (
+                Exception
+            ) as error:  # a fault in one answer leaves neither its client nor the others waiting
+                log.exception("answer broken off", sequence=frame.sequence)
+                self._abort(run, EngineFailed(f"internal error ({type(error).__name__})"))
         self._feed_ring()
 
     def on_error(self, frame: Frame, error: Exception) -> None:
@@ -238,8 +247,8 @@ class Engine:
             self._feed_ring()
 
     def _drop(self, run: _Run) -> None:
-        del self._runs[run.sequence.number]
-        self._scheduler.end(run.sequence)
+        if self._runs.pop(run.sequence.number, None):
+            self._scheduler.end(run.sequence)
 
     def _give(self, run: _Run, piece: str) -> None:
         if not piece:

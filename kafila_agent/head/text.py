@@ -78,24 +78,41 @@ class Detokenizer:
     """Gives out whole characters only, and never a special token."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, prompt: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer
-        self._context = list(prompt[-_CONTEXT_IDS:])
-        self._ids: list[int] = []
-        self._given = 0  # characters
-        self._stream = DecodeStream(ids=list(self._context), skip_special_tokens=True)
+        self._before = list(prompt[-_CONTEXT_IDS:])  # the last ids whose text is out
+        self._held: list[int] = []  # those after them
+        self._stream = self._stream_after(self._before)
 
     def push(self, token: int) -> str:
         """The text that ``token`` completes, often none."""
-        self._ids.append(token)
-        piece = self._stream.step(self._backend, token) or ""
-        self._given += len(piece)
+        self._held.append(token)
+        try:
+            piece = self._stream.step(self._backend, token) or ""
+        except Exception:
+            piece = self._restart()
+        if piece:
+            self._before = (self._before + self._held)[-_CONTEXT_IDS:]
+            self._held = []
         return piece
 
     def flush(self) -> str:
         """The rest, when no more tokens come: bytes of an unfinished character appear as U+FFFD."""
-        before = self._decode(self._context)
-        return self._decode(self._context + self._ids)[len(before) + self._given :]
+        before, both = self._decode(self._before), self._decode(self._before + self._held)
+        return both[len(before) :] if both.startswith(before) else self._decode(self._held)
+
+    def _restart(self) -> str:
+        """What is held, by itself, and a new stream after it.
+
+        Byte-fallback decoders read a run of byte tokens as a whole: one that fits no character changes the text of
+        those before it, which is out already.
+        """
+        self._stream = self._stream_after(self._held[-1:])
+        return self._decode(self._held)
+
+    def _stream_after(self, ids: list[int]) -> DecodeStream:
+        """A stream that knows what came before, unless that ends in the middle of a character: it would repeat it."""
+        whole = not self._decode(ids).endswith("\ufffd")
+        return DecodeStream(ids=list(ids) if whole else [], skip_special_tokens=True)
 
     def _decode(self, ids: list[int]) -> str:
         return self._backend.decode(ids, skip_special_tokens=True)

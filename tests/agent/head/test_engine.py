@@ -254,6 +254,18 @@ async def test_a_stages_error_ends_only_the_sequence_it_concerns(make_engine):
     assert (await answer(good))[1].completion_tokens == 3
 
 
+async def test_a_fault_in_one_answer_leaves_nobody_waiting(make_engine, monkeypatch):
+    ring = SimulatedRing(2)
+    engine = make_engine(ring)
+    bad, good = (engine.generate(Request(prompt, 3, GREEDY)) for prompt in (PROMPT, (7, 8, 9)))
+    monkeypatch.setattr(engine._runs[1].detokenizer, "push", lambda token: 1 / 0)
+    ring.run()
+    with pytest.raises(EngineFailed, match=r"internal error \(ZeroDivisionError\)"):
+        await answer(bad)
+    assert (await answer(good))[1].completion_tokens == 3
+    assert not any(ring.slots)
+
+
 async def test_logits_that_are_not_numbers_end_the_request_and_say_so(make_engine, monkeypatch):
     ring = SimulatedRing(2)
     engine = make_engine(ring)

@@ -106,6 +106,15 @@ def test_ending_in_the_middle_of_a_prompt_sends_no_more_of_it_and_frees_its_shar
         core.end(one)
 
 
+def test_a_token_that_came_before_the_end_is_not_sent_after_it():
+    core, one = scheduler(), sequence(1, 4)
+    core.add(one)
+    core.schedule()
+    token(core, one)
+    core.end(one)
+    assert shown(core.schedule()) == [(1, "release")]
+
+
 def test_a_sequence_that_no_stage_has_heard_of_needs_no_release():
     core, one, two = scheduler(chunks_in_flight=1), sequence(1, 8), sequence(2, 4)
     core.add(one)

@@ -97,6 +97,13 @@ def test_an_answer_cut_in_the_middle_of_a_character_shows_it(text, reference):
     assert detokenizer.flush() == "\ufffd"
 
 
+@pytest.mark.parametrize("prompt", ["Half \ufffd", "\ufffd"])
+def test_a_prompt_that_ends_in_a_broken_character_is_not_repeated(text, prompt):
+    detokenizer = text.detokenizer(text.encode(prompt))
+    said = "".join(map(detokenizer.push, text.encode("an answer"))) + detokenizer.flush()
+    assert said == "an answer"
+
+
 def test_the_stream_is_the_whole_answer_for_any_tokens(text, reference):
     draw = random.Random(0)
     for _ in range(300):
@@ -119,6 +126,27 @@ def test_words_of_a_sentencepiece_answer_keep_the_spaces_between_them():
         streamed = "".join(pieces) + detokenizer.flush()
         assert "ab cd" + streamed == tokenizer.decode(prompt + ids, skip_special_tokens=True)
         assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_bytes_that_fit_no_character_break_nothing():
+    """Such a byte changes the text of those before it, which is out already: the library's stream then raises."""
+    tokenizer = sentencepiece_tokenizer()
+    text = Text(tokenizer, [2])
+    ids = tokenizer.convert_tokens_to_ids(["<0xC5>", "<0xBA>", "<0xE2>", "e", "▁a"])
+    detokenizer = text.detokenizer(text.encode("ab"))
+    assert [detokenizer.push(token) for token in ids] == ["", "ź", "", "\ufffde", " a"]
+    assert detokenizer.flush() == ""
+    draw = random.Random(0)
+    for _ in range(500):
+        # Bytes that are no ASCII, and letters with and without a space before them.
+        choices = [*range(131, 259), *range(260, text.vocab_size)]
+        prompt, answer = (draw.choices(choices, k=20) for _ in range(2))
+        detokenizer = text.detokenizer(prompt)
+        streamed = "".join(map(detokenizer.push, answer)) + detokenizer.flush()
+        letters = [token for token in answer if token >= 260]
+        assert [c for c in streamed if c in "abcdefgh"] == [
+            c for c in tokenizer.decode(letters) if c in "abcdefgh"
+        ]
 
 
 def test_end_ids_come_from_every_file_that_names_one(checkpoint, tmp_path):
