@@ -36,6 +36,7 @@ _WANTED = {
 _SCALES = {
     "cohere": {"logit_scale": 0.3},
     "cohere2": {"logit_scale": 0.3},
+    "gemma3_text": {"query_pre_attn_scalar": 16},
     "granite": {
         "embedding_multiplier": 3.0,
         "logits_scaling": 2.0,

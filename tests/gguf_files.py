@@ -12,8 +12,17 @@ from transformers import AutoModelForCausalLM
 _ARCHITECTURE = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
 
 
-def make_gguf(file: Path, checkpoint: Path, encoding: str = "F32", **metadata: object) -> Path:
-    """Convert the checkpoint directory ``checkpoint``; matrices in ``encoding``, vectors in float32."""
+def make_gguf(
+    file: Path,
+    checkpoint: Path,
+    encoding: str = "F32",
+    metadata: dict[str, object] | None = None,
+    rope_factors: list[float] | None = None,
+) -> Path:
+    """Convert the checkpoint directory ``checkpoint``; matrices in ``encoding``, vectors in float32.
+
+    ``metadata`` is added under the architecture's name; ``rope_factors`` as the table of Llama 3's scaling.
+    """
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     config = model.config
     architecture = _ARCHITECTURE[config.model_type]
@@ -35,12 +44,11 @@ def make_gguf(file: Path, checkpoint: Path, encoding: str = "F32", **metadata: o
         writer.add_sliding_window(config.sliding_window)
     else:
         writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    for key, value in metadata.items():
-        writer.add_key_value(
-            f"{architecture}.{key.replace('__', '.')}",
-            value,
-            gguf.GGUFValueType.STRING if isinstance(value, str) else gguf.GGUFValueType.FLOAT32,
-        )
+    for key, value in (metadata or {}).items():
+        kind = {str: gguf.GGUFValueType.STRING, int: gguf.GGUFValueType.UINT32}.get(type(value))
+        writer.add_key_value(f"{architecture}.{key}", value, kind or gguf.GGUFValueType.FLOAT32)
+    if rope_factors is not None:
+        writer.add_tensor("rope_freqs.weight", np.asarray(rope_factors, dtype=np.float32))
     for name, array in _tensors(model, architecture).items():
         kind = gguf.GGMLQuantizationType[encoding if array.ndim > 1 else "F32"]
         writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)

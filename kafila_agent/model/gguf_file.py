@@ -9,88 +9,100 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from .errors import ModelError
 from .families import build_config, causal_lm_class
-from .tensors import TensorEntry
+from .gguf_config import ARCHITECTURES, config_of
+from .tensors import TensorEntry, read_bytes
 
-_PLAIN = {0: "F32", 1: "F16", 30: "BF16"}
+if TYPE_CHECKING:
+    from gguf import GGMLQuantizationType
+
+_ROPE_FACTORS = "rope_freqs.weight"
+_MOST_ROPE_FACTORS = 4096
 _AGAIN = "fetch the file again"
 # Values dequantised at a time, in float32: bounds what loading needs beyond the weights themselves.
 _CHUNK_ELEMENTS = 1 << 22
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """How llama.cpp's converter treats one architecture.
+class _Stored(NamedTuple):
+    """One row of the file's own table; ``shape`` in torch order, ``offset`` from the start of the data."""
 
-    ``rotated``: rows of the query and key projections were interleaved for its rotary layout.
-    ``norm_offset``: norms are stored with this added.
-    """
-
-    family: str
-    rotated: bool = False
-    norm_offset: float = 0.0
-
-
-ARCHITECTURES = {
-    "llama": Architecture("llama", rotated=True),
-    "qwen2": Architecture("qwen2"),
-    "qwen3": Architecture("qwen3"),
-    "gemma3": Architecture("gemma3_text", norm_offset=1.0),
-}
+    name: str
+    shape: tuple[int, ...]
+    ggml_type: int
+    offset: int
 
 
 def read_checkpoint(file: Path) -> tuple[dict[str, Any], tuple[TensorEntry, ...]]:
     """Configuration and tensor table. Raises ModelError if the file is cut short, corrupt or not served."""
-    from transformers.integrations.gguf import GgufHeader, read_gguf_metadata
-
     try:
-        metadata, _ = read_gguf_metadata(str(file))
-        header = GgufHeader.from_file(str(file))
+        metadata, table, data_start = _read_header(file)
     except OSError as error:
         raise ModelError(f"{file}: cannot read ({error.strerror}); {_AGAIN}") from error
     except (ValueError, struct.error, OverflowError, MemoryError, TypeError, KeyError) as error:
         raise ModelError(f"{file}: not a whole GGUF file ({error}); {_AGAIN}") from error
-    if header.architecture not in ARCHITECTURES:
+    architecture = str(metadata["general.architecture"])
+    if architecture not in ARCHITECTURES:
         served = ", ".join(ARCHITECTURES)
-        raise ModelError(
-            f"{file}: GGUF architecture {header.architecture!r} is not served; choose one of {served}"
-        )
-    infos = [info for info in header.tensors if not _is_rope_table(info.name, file)]
-    config = _config(file, header.architecture, metadata, {info.name for info in infos})
-    names = _names(header.architecture, config)
+        raise ModelError(f"{file}: GGUF architecture {architecture!r} is not served; choose one of {served}")
     size = file.stat().st_size
-    return config, tuple(_entry(file, info, header.data_start, size, names) for info in infos)
+    factors = _rope_factors(file, table.pop(_ROPE_FACTORS, None), data_start, size)
+    tied = "output.weight" not in table
+    config = config_of(file, architecture, metadata, tied=tied, rope_factors=factors)
+    names = _names(architecture, config)
+    return config, tuple(_entry(file, row, data_start, size, names) for row in table.values())
 
 
-def _is_rope_table(name: str, file: Path) -> bool:
-    if name.startswith("rope_"):
+def _read_header(file: Path) -> tuple[dict[str, Any], dict[str, _Stored], int]:
+    """(metadata, table, start of the data). Every read is within the mapped file, or raises struct.error."""
+    from transformers.integrations.gguf.reader import _mapped, _read_metadata, _read_tensor_table
+
+    blob = _mapped(str(file))
+    metadata, count, position = _read_metadata(blob, str(file))
+    rows, position = _read_tensor_table(blob, count, position)
+    alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise ValueError(f"alignment {alignment}")
+    data_start = -(-position // alignment) * alignment
+    return metadata, {row[0]: _Stored(*row) for row in rows}, data_start
+
+
+def _rope_factors(file: Path, row: _Stored | None, data_start: int, size: int) -> list[float] | None:
+    """The file's own divisors of the rotary frequencies (Llama 3's scaling is stored as such a table)."""
+    if row is None:
+        return None
+    entry = _entry(file, row, data_start, size, {_ROPE_FACTORS: _ROPE_FACTORS})
+    if entry.encoding != "F32" or entry.elements > _MOST_ROPE_FACTORS:
+        raise ModelError(f"{file}: {_ROPE_FACTORS} is no table of frequencies; {_AGAIN}")
+    raw = bytearray(entry.nbytes)
+    read_bytes(entry, memoryview(raw))
+    return np.frombuffer(raw, "<f4").tolist()
+
+
+def _entry(file: Path, row: _Stored, data_start: int, size: int, names: dict[str, str]) -> TensorEntry:
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    try:
+        kind = GGMLQuantizationType(row.ggml_type)
+    except ValueError:
+        raise ModelError(f"{file}: {row.name} is of unknown type {row.ggml_type}; {_AGAIN}") from None
+    elements, block_bytes = GGML_QUANT_SIZES[kind]
+    if not row.shape or min(row.shape) < 1 or row.shape[-1] % elements:
         raise ModelError(
-            f"{file}: carries its own rotary table, which is not served; take a safetensors checkpoint"
+            f"{file}: {row.name} has shape {row.shape}, not whole blocks of {kind.name}; {_AGAIN}"
         )
-    return False
-
-
-def _entry(file: Path, info: Any, data_start: int, size: int, names: dict[str, str]) -> TensorEntry:
-    from transformers.integrations.gguf.dequant import GGML_BLOCK, GGML_NAME
-
-    start = data_start + info.offset
-    if start + info.nbytes > size:
-        raise ModelError(f"{file}: ends before tensor {info.name}; {_AGAIN}")
-    if not info.shape or min(info.shape) < 1:
-        raise ModelError(f"{file}: tensor {info.name} has shape {info.shape}; {_AGAIN}")
-    if info.ggml_type in GGML_BLOCK and info.shape[-1] % GGML_BLOCK[info.ggml_type][0]:
-        raise ModelError(f"{file}: rows of {info.name} are not whole quantisation blocks; {_AGAIN}")
-    encoding = _PLAIN.get(info.ggml_type) or GGML_NAME[info.ggml_type]
+    nbytes = math.prod(row.shape) // elements * block_bytes
+    start = data_start + row.offset
+    if start + nbytes > size:
+        raise ModelError(f"{file}: ends before tensor {row.name}; {_AGAIN}")
     return TensorEntry(
-        _family_name(info.name, names, file), info.shape, encoding, file, start, info.nbytes, info.name
+        _family_name(row.name, names, file), row.shape, kind.name, file, start, nbytes, row.name
     )
 
 
@@ -122,43 +134,6 @@ def _names(architecture: str, config: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _config(file: Path, architecture: str, metadata: dict[str, Any], tensors: set[str]) -> dict[str, Any]:
-    """The family's configuration from GGUF keys (ggml-org/ggml, docs/gguf.md)."""
-    from transformers.integrations import GGUF_CONFIG_MAPPING
-
-    own = {key.removeprefix(f"{architecture}."): value for key, value in metadata.items()}
-    if own.get("rope.scaling.type", "none") != "none" or own.get("rope.scaling.factor", 1.0) != 1.0:
-        raise ModelError(
-            f"{file}: scales its rotary positions, which is not served; take a safetensors checkpoint"
-        )
-    config = {
-        field: _number(own[key])
-        for key, field in GGUF_CONFIG_MAPPING[architecture].items()
-        if field is not None and key in own
-    }
-    config["model_type"] = ARCHITECTURES[architecture].family
-    config["tie_word_embeddings"] = "output.weight" not in tensors
-    if "attention.key_length" in own:
-        config["head_dim"] = own["attention.key_length"]
-    if "vocab_size" not in config:
-        # An array of strings is read as its length.
-        config["vocab_size"] = own.get("tokenizer.ggml.tokens")
-    for key in ("bos", "eos", "padding", "unknown"):
-        if f"tokenizer.ggml.{key}_token_id" in own:
-            config[f"{ {'padding': 'pad', 'unknown': 'unk'}.get(key, key) }_token_id"] = own[
-                f"tokenizer.ggml.{key}_token_id"
-            ]
-    for field in ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"):
-        if not isinstance(config.get(field), int) or not 0 < config[field] < 1 << 31:
-            raise ModelError(f"{file}: its metadata gives no {field}; {_AGAIN}")
-    return config
-
-
-def _number(value: Any) -> Any:
-    """A float32 as it was meant: 1e-06, not 9.999999974752427e-07."""
-    return float(str(np.float32(value))) if isinstance(value, float) else value
-
-
 def transform_of(family: str, config: dict[str, Any]) -> Callable[[str, torch.Tensor], torch.Tensor] | None:
     """What undoes the converter: ``(GGUF name, stored tensor) -> the family's tensor``, or None."""
     architecture = next(a for a in ARCHITECTURES.values() if a.family == family)
@@ -185,14 +160,25 @@ def transform_of(family: str, config: dict[str, Any]) -> Callable[[str, torch.Te
 
 def dequantize(raw: torch.Tensor, entry: TensorEntry, dtype: torch.dtype) -> torch.Tensor:
     """Quantised blocks (bytes) as values of ``dtype``, computed in float32 and rounded once."""
-    from transformers.integrations.gguf.dequant import GGML_BLOCK, GGML_NAME
-    from transformers.integrations.gguf.dequant import dequantize as dequantize_blocks
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-    ggml_type = next(key for key, name in GGML_NAME.items() if name == entry.encoding)
-    elements, nbytes = GGML_BLOCK[ggml_type]
+    kind = GGMLQuantizationType[entry.encoding]
+    elements, block_bytes = GGML_QUANT_SIZES[kind]
     out = torch.empty(math.prod(entry.shape), dtype=dtype)
     blocks = max(1, _CHUNK_ELEMENTS // elements)
     for first in range(0, out.numel() // elements, blocks):
-        part = raw[first * nbytes : (first + blocks) * nbytes]
-        out[first * elements : (first + blocks) * elements] = dequantize_blocks(part, ggml_type)
+        part = raw[first * block_bytes : (first + blocks) * block_bytes]
+        out[first * elements : (first + blocks) * elements] = _values(part, kind)
     return out.reshape(entry.shape)
+
+
+def _values(blocks: torch.Tensor, kind: GGMLQuantizationType) -> torch.Tensor:
+    """float32 values of whole blocks: by torch where transformers has the type, else by the gguf package."""
+    from transformers.integrations.gguf.dequant import GGML_BLOCK
+    from transformers.integrations.gguf.dequant import dequantize as dequantize_blocks
+
+    if kind in GGML_BLOCK:
+        return dequantize_blocks(blocks, int(kind))
+    from gguf.quants import dequantize as dequantize_array
+
+    return torch.from_numpy(dequantize_array(blocks.numpy(), kind))

@@ -116,9 +116,10 @@ def _checked(
         raise ModelError(f"{path}: config.json has no num_hidden_layers; fetch the model again")
     # Buffers of old checkpoints and extra prediction blocks after the last one are no part of serving.
     used = tuple(t for t in tensors if "rotary_emb" not in t.name and (t.block is None or t.block < blocks))
-    lacking = set(range(blocks)) - {entry.block for entry in used}
-    if lacking:
-        raise ModelError(f"{path}: no tensor of block {min(lacking)} of {blocks}; fetch the model again")
+    present = {entry.block for entry in used} - {None}
+    if len(present) < blocks:
+        absent = next(block for block in range(blocks) if block not in present)
+        raise ModelError(f"{path}: no tensor of block {absent} of {blocks}; fetch the model again")
     name = path.stem if path.suffix == ".gguf" else _snapshot_name(path)
     return Manifest(path, name, config["model_type"], config, blocks, used, digest_cache)
 

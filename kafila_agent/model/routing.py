@@ -27,7 +27,9 @@ def bytes_read(block: Iterable[HeldTensor], config: PreTrainedConfig) -> int:
     tensors = list(block)
     routed = [tensor for tensor in tensors if _ROUTED.search(tensor.name)]
     experts = _expert_count(routed)
-    per_token = next((n for key in _ROUTED_PER_TOKEN if isinstance(n := getattr(config, key, None), int)), None)
+    per_token = next(
+        (n for key in _ROUTED_PER_TOKEN if isinstance(n := getattr(config, key, None), int)), None
+    )
     share = min(1.0, per_token / experts) if per_token and experts else 1.0
     unread = sum(tensor.nbytes for tensor in routed) * (1 - share)
     return sum(tensor.nbytes for tensor in tensors) - round(unread)

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from kafila_agent.model.blocks import load_stage
@@ -43,7 +44,7 @@ def test_plain_values_are_those_of_the_checkpoint(checkpoint, gguf, family: str,
             torch.testing.assert_close(from_gguf._body.state_dict()[name], tensor, rtol=0, atol=2e-7)
 
 
-@pytest.mark.parametrize("encoding", ["Q8_0", "Q4_1", "BF16"])
+@pytest.mark.parametrize("encoding", ["Q8_0", "Q5_0", "BF16"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_values_are_those_of_transformers_own_loading(gguf, family: str, encoding: str) -> None:
     file = gguf(family, encoding)
@@ -69,6 +70,85 @@ def test_configuration_computes_what_the_checkpoints_does(checkpoint, gguf, fami
     }  # fmt: skip
     differing = {key for key in original if ours.get(key) != original[key]} - incidental
     assert not {key: (ours.get(key), original[key]) for key in differing}
+
+
+def _llama3_factors() -> list[float]:
+    """What llama.cpp's converter stores for the scaling below (its set_gguf_parameters of Llama)."""
+    factors = []
+    for frequency in 10000.0 ** -(torch.arange(0, 16, 2, dtype=torch.float64) / 16):
+        wavelength = 2 * math.pi / float(frequency)
+        smooth = (64 / wavelength - 1.0) / (4.0 - 1.0)
+        low, high = 64 / 1.0, 64 / 4.0
+        factors.append(
+            1.0 if wavelength < high else 8.0 if wavelength > low else 1 / ((1 - smooth) / 8.0 + smooth)
+        )
+    return factors
+
+
+_LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+}  # fmt: skip
+_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
+_LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("family", "parameters", "metadata", "rope_factors"),
+    [
+        ("llama", _LLAMA3, {}, _llama3_factors()),
+        ("llama", _LINEAR, {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}, None),
+        (
+            "qwen3",
+            _YARN,
+            {
+                "rope.scaling.type": "yarn",
+                "rope.scaling.factor": 4.0,
+                "rope.scaling.original_context_length": 128,
+            },
+            None,
+        ),
+        (
+            "gemma3_text",
+            {
+                "full_attention": _LINEAR | {"rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+            {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0},
+            None,
+        ),
+    ],
+    ids=["llama3", "linear", "yarn", "gemma3"],
+)
+def test_scaled_positions_are_those_of_the_checkpoint(
+    checkpoint, tmp_path: Path, family: str, parameters: dict, metadata: dict, rope_factors
+) -> None:
+    from tests.checkpoints import make_checkpoint
+    from tests.gguf_files import make_gguf
+
+    directory = make_checkpoint(tmp_path / "model", family, tied=True, rope_parameters=parameters)
+    plain = checkpoint(family, tied=True)
+    file = make_gguf(tmp_path / "scaled.gguf", directory, metadata=metadata, rope_factors=rope_factors)
+    scaled, expected, unscaled = (_logits(path) for path in (file, directory, plain))
+    torch.testing.assert_close(scaled, expected, rtol=1e-4, atol=1e-4)
+    assert (scaled - unscaled).abs().max() > 0.01  # the scaling is there to be seen
+
+
+def _logits(path: Path) -> torch.Tensor:
+    stage = load_stage(read_manifest(path), 0, 6, is_head=True, dtype="float32")
+    with torch.inference_mode():
+        return stage.logits(
+            stage.forward(stage.embed(torch.arange(3, 43)), 0, DynamicCache(config=stage.config))
+        )
+
+
+def test_another_scaling_is_refused_by_name(checkpoint, tmp_path: Path) -> None:
+    from tests.gguf_files import make_gguf
+
+    metadata = {"rope.scaling.type": "longrope", "rope.scaling.factor": 2.0}
+    file = make_gguf(tmp_path / "odd.gguf", checkpoint("qwen2", tied=True), metadata=metadata)
+    with pytest.raises(ModelError, match=r"odd\.gguf: scales positions as 'longrope'.*take a safetensors"):
+        read_manifest(file)
 
 
 def test_smollm2_is_described_by_its_headers_and_loads_a_range(smollm2: Path) -> None:
