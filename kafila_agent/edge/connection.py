@@ -13,9 +13,8 @@ import enum
 import os
 import struct
 from collections import deque
-from dataclasses import dataclass
 
-from aioquic.quic import events
+from aioquic.quic import events as quic_events
 from aioquic.quic.connection import QuicConnection
 
 from kafila_agent.edge import quic as adapter
@@ -27,6 +26,14 @@ from kafila_agent.edge.credential import (
     check_credential,
     encode_credential,
     statement,
+)
+from kafila_agent.edge.events import (
+    Closed,
+    ConnectionEvent,
+    ConnectionIdAdded,
+    ConnectionIdRemoved,
+    FrameReceived,
+    Opened,
 )
 from kafila_agent.edge.messages import MessageError, MessageKind, MessageReader, message_header
 from kafila_agent.edge.session import EdgeSession
@@ -64,43 +71,6 @@ class CloseCode(enum.IntEnum):
     OVERRUN = 0x104
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionIdAdded:
-    """Datagrams for this id are this connection's."""
-
-    connection_id: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionIdRemoved:
-    """Datagrams for this id no longer are."""
-
-    connection_id: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """Both ends have proved who they are."""
-
-
-@dataclass(frozen=True, slots=True)
-class FrameReceived:
-    """One frame, in order; the memory is the receiver's to keep."""
-
-    frame: memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """The connection is over. ``began``: whether the handshake had been answered by then."""
-
-    reason: str
-    began: bool
-
-
-Event = ConnectionIdAdded | ConnectionIdRemoved | Opened | FrameReceived | Closed
-
-
 class EdgeConnection:
     """The core. ``dial`` makes the client's end, ``accept`` the server's."""
 
@@ -116,7 +86,7 @@ class EdgeConnection:
         self._dialled_by_us = quic.configuration.is_client
         self._reader = MessageReader(MAX_CREDENTIAL_BYTES)
         self._nonce = b"" if self._dialled_by_us else os.urandom(NONCE_BYTES)
-        self._events: deque[Event] = deque()
+        self._events: deque[ConnectionEvent] = deque()
         self.connection_ids: set[bytes] = set()
         self._add_connection_id(quic.host_cid)
         self._proved_by = now + PROVING_S
@@ -189,7 +159,7 @@ class EdgeConnection:
         elif self._proved_by <= now:
             self.close(f"no proof of identity within {PROVING_S:.0f} s", CloseCode.REFUSED)
 
-    def next_event(self) -> Event | None:
+    def next_event(self) -> ConnectionEvent | None:
         """The next thing that happened."""
         return self._events.popleft() if self._events else None
 
@@ -226,16 +196,16 @@ class EdgeConnection:
     def _take_events(self, now: float) -> None:
         while self.state is not ConnectionState.CLOSED and (event := self._quic.next_event()) is not None:
             match event:
-                case events.StreamDataReceived():
+                case quic_events.StreamDataReceived():
                     self._take_stream(event, now)
-                case events.HandshakeCompleted():
+                case quic_events.HandshakeCompleted():
                     self._handshake_completed()
-                case events.ConnectionIdIssued():
+                case quic_events.ConnectionIdIssued():
                     self._add_connection_id(event.connection_id)
-                case events.ConnectionIdRetired():
+                case quic_events.ConnectionIdRetired():
                     self.connection_ids.discard(event.connection_id)
                     self._events.append(ConnectionIdRemoved(event.connection_id))
-                case events.StreamReset() | events.StopSendingReceived():
+                case quic_events.StreamReset() | quic_events.StopSendingReceived():
                     self.close("the peer broke off the stream", CloseCode.PROTOCOL)
                 case _:
                     pass  # acknowledged pings, negotiated protocols, the termination that is looked at below
@@ -250,7 +220,7 @@ class EdgeConnection:
         elif adapter.peer_fingerprint(self._quic) != self._peer:
             self.close("another machine answers at this member's address", CloseCode.WRONG_PEER)
 
-    def _take_stream(self, event: events.StreamDataReceived, now: float) -> None:
+    def _take_stream(self, event: quic_events.StreamDataReceived, now: float) -> None:
         if event.stream_id != STREAM or event.end_stream:
             self.close(f"unexpected use of stream {event.stream_id}", CloseCode.PROTOCOL)
             return

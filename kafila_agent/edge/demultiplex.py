@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from kafila_proto import relay
 
 from kafila_agent.edge.check import is_check
-from kafila_agent.edge.connection import ConnectionIdAdded, ConnectionIdRemoved
-from kafila_agent.edge.link import AddressKnown, Link
+from kafila_agent.edge.events import AddressKnown, ConnectionIdAdded, ConnectionIdRemoved
+from kafila_agent.edge.link import Link
 from kafila_agent.edge.paths import RELAY, Address
 from kafila_agent.edge.quic import destination_connection_id
 

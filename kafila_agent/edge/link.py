@@ -9,7 +9,8 @@ with a reason in words; the same link can be asked again.
 
 Afterwards an end that sees the connection's datagrams come from a new address proves that address and
 follows. The dialler never follows to the relay while a direct path works, so the two cannot chase each
-other.
+other. A direct edge that falls silent asks for the circuit and goes on over it, if that answers before
+the edge is given up: a member may have changed networks.
 """
 
 from __future__ import annotations
@@ -23,22 +24,25 @@ from kafila_proto.relay import HEADER_BYTES as RELAY_HEADER_BYTES
 
 from kafila_agent.edge.binding import CircuitBinding
 from kafila_agent.edge.check import Check, PairKey
-from kafila_agent.edge.connection import (
+from kafila_agent.edge.connection import ConnectionState, EdgeConnection
+from kafila_agent.edge.credential import Identity
+from kafila_agent.edge.events import (
+    AddressKnown,
+    CircuitNeeded,
     Closed,
-    ConnectionIdAdded,
+    Connected,
     ConnectionIdRemoved,
-    ConnectionState,
-    EdgeConnection,
-    FrameReceived,
+    LinkEvent,
+    Moved,
     Opened,
 )
-from kafila_agent.edge.credential import Identity
 from kafila_agent.edge.paths import DATAGRAM_BYTES, MIN_DATAGRAM_BYTES, RELAY, Address, PathReady, Paths
 from kafila_agent.edge.quic import is_initial
 from kafila_agent.edge.session import EdgeSession
 
 DIRECT_S = 2.5
 CONNECT_S = 30.0
+SILENCE_S = 3.0  # a ping and its answer are overdue
 ANSWER_S = 1.0  # a handshake unanswered for so long gives way to the relay
 _ACCEPT_AGAIN_S = 1.0
 _ASK_AGAIN_S = 2.0
@@ -54,52 +58,15 @@ class LinkState(enum.StrEnum):
     CLOSED = "closed"
 
 
-@dataclass(frozen=True, slots=True)
-class CircuitNeeded:
-    """No direct path so far: ask the rendezvous for a circuit and hand it to ``bind``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Connected:
-    """The edge stands, over this path."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """The edge goes on over another address, direct or relayed."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class AddressKnown:
-    """A member that holds the session's key uses this address: a handshake from there is for this link."""
-
-    address: Address
-
-
-LinkEvent = (
-    ConnectionIdAdded
-    | ConnectionIdRemoved
-    | FrameReceived
-    | Closed
-    | CircuitNeeded
-    | Connected
-    | Moved
-    | AddressKnown
-)
-
-
 @dataclass(slots=True)
 class _Carried:
-    """A connection and the path its datagrams take. ``source``: where the last one came from."""
+    """A connection and the path its datagrams take; ``source``: where the last came from, ``heard_at``: when."""
 
     connection: EdgeConnection
     address: Address
     began_at: float
     source: Address
+    heard_at: float
 
 
 class Link:
@@ -123,9 +90,10 @@ class Link:
         self._session = session
         self._relay_only = relay_only
         self._direct_s = direct_s
+        # Room for the relay's header on direct paths too: an edge can then go on over either.
+        sizes = tuple(dict.fromkeys(max(MIN_DATAGRAM_BYTES, size - RELAY_HEADER_BYTES) for size in sizes))
         self._direct = Paths(self.key, dials=self.dials, sizes=sizes)
-        relayed_sizes = dict.fromkeys(max(MIN_DATAGRAM_BYTES, size - RELAY_HEADER_BYTES) for size in sizes)
-        self._relayed = Paths(self.key, dials=self.dials, sizes=tuple(relayed_sizes))
+        self._relayed = Paths(self.key, dials=self.dials, sizes=sizes)
         self._binding: CircuitBinding | None = None
         self._edge: _Carried | None = None
         self._handshake: _Carried | None = None
@@ -164,8 +132,10 @@ class Link:
     def bind(self, circuit_id: bytes, key: bytes, now: float) -> None:
         """Use a granted circuit."""
         self._binding = CircuitBinding(circuit_id, key, now)
-        if self.state is LinkState.PUNCHING:
+        if self.state is LinkState.PUNCHING or self._is_silent(now):
             self._relayed.search([RELAY], now)
+        else:
+            self._binding.release()
 
     def circuit_refused(self, reason: str, now: float) -> None:
         """Go on without a circuit and ask again in a while; the reason is told if nothing else works."""
@@ -180,7 +150,8 @@ class Link:
         if address is not RELAY:
             self._events.append(AddressKnown(address))
         paths = self._paths(address)
-        paths.receive_check(check, address, now, searching=self.state is LinkState.PUNCHING)
+        searching = self.state is LinkState.PUNCHING or (address is RELAY and self._is_silent(now))
+        paths.receive_check(check, address, now, searching=searching)
         while (ready := paths.next_event()) is not None:
             self._path_ready(ready, now)
 
@@ -207,7 +178,9 @@ class Link:
         edge = self._edge
         if edge is not None and connection_id in edge.connection.connection_ids:
             edge.connection.receive_datagram(data, now)
-            edge.source = address
+            edge.source, edge.heard_at = address, now
+            if self.state is LinkState.DIRECT:
+                self._circuit_at = now + SILENCE_S
             if address != edge.address:
                 self._consider(edge, now)
         elif self._handshake is not None:
@@ -304,12 +277,21 @@ class Link:
             return
         self._paths(edge.source).suspect(edge.source, edge.connection.datagram_bytes, now)
 
+    def _is_silent(self, now: float) -> bool:
+        """Whether a direct edge has not been heard for longer than its pings allow."""
+        edge = self._edge
+        return edge is not None and self.state is LinkState.DIRECT and now - edge.heard_at >= SILENCE_S
+
     def _follow(self, edge: _Carried, ready: PathReady, now: float) -> None:
-        """Send where the peer last sent from, or on a direct path instead of the relay."""
-        improves = edge.address is RELAY and self.dials and not self._quic_is_blocked
-        if ready.address == edge.address or not (improves or ready.address == edge.source):
+        """Send where the peer last sent from; the dialler prefers direct to relayed, and relayed to nothing."""
+        improves = edge.address is RELAY and not self._quic_is_blocked
+        saves = ready.address is RELAY and self._is_silent(now)
+        chooses = self.dials and (improves or saves)
+        if ready.address == edge.address or not (chooses or ready.address == edge.source):
             return
         if ready.datagram_bytes >= edge.connection.datagram_bytes:
+            if ready.address is RELAY:
+                self._direct.search([edge.address], now)  # it may come back
             edge.address = ready.address
             self._settle(edge, now)
             self._events.append(Moved(self.state.value))
@@ -317,10 +299,10 @@ class Link:
     def _settle(self, edge: _Carried, now: float) -> None:
         """Keep what the path in use needs, and let go of the rest."""
         if edge.address is RELAY:
-            self.state = LinkState.RELAYED
+            self.state, self._circuit_at = LinkState.RELAYED, None
             self._direct.relax()
         else:
-            self.state = LinkState.DIRECT
+            self.state, self._circuit_at = LinkState.DIRECT, now + SILENCE_S
             self._direct.stop()
             self._relayed.stop()
         if self._binding is not None:
@@ -333,7 +315,7 @@ class Link:
             self._quic_is_blocked = self.dials and address is RELAY
             self._handshake.connection.close("another handshake took its place")
             self._drop(self._handshake, now)
-        self._handshake = _Carried(connection, address, now, address)
+        self._handshake = _Carried(connection, address, now, address, now)
         self._collect(now)
 
     def _collect(self, now: float) -> None:
@@ -367,7 +349,7 @@ class Link:
             self._drop(self._edge, now)
             self._events.append(Closed("the peer opened the edge anew", True))
         self._edge, self._handshake = handshake, None
-        self._circuit_at = self._give_up_at = None
+        self._give_up_at = None
         self._settle(handshake, now)
         self._events.append(Connected(self.state.value))
 

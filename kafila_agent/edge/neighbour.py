@@ -8,10 +8,10 @@ from typing import Protocol
 
 import structlog
 
-from kafila_agent.edge.connection import Closed, FrameReceived
 from kafila_agent.edge.demultiplex import Demultiplexer
 from kafila_agent.edge.edge import Edge, EdgeError, Payload
-from kafila_agent.edge.link import CircuitNeeded, Connected, Link, Moved
+from kafila_agent.edge.events import CircuitNeeded, Closed, Connected, FrameReceived, Moved
+from kafila_agent.edge.link import Link
 from kafila_agent.edge.paths import Way
 
 log = structlog.get_logger()

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from kafila_agent.edge.connection import FrameReceived
 from kafila_agent.edge.demultiplex import Demultiplexer
-from kafila_agent.edge.link import CircuitNeeded, Link
+from kafila_agent.edge.events import CircuitNeeded, FrameReceived
+from kafila_agent.edge.link import Link
 from kafila_agent.edge.paths import RELAY
 from kafila_agent.edge.session import EdgeSession
 from kafila_rendezvous.circuits import Circuits

@@ -11,15 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafila_agent.edge import quic as adapter
-from kafila_agent.edge.connection import (
-    PROVING_S,
-    STREAM,
-    Closed,
-    ConnectionState,
-    EdgeConnection,
-    FrameReceived,
-    Opened,
-)
+from kafila_agent.edge.connection import PROVING_S, STREAM, ConnectionState, EdgeConnection
+from kafila_agent.edge.events import Closed, FrameReceived, Opened
 from kafila_agent.edge.messages import MessageKind, message_header
 from kafila_agent.edge.session import EdgeSession
 

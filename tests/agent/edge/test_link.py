@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kafila_agent.edge.check import is_check
-from kafila_agent.edge.connection import Closed
-from kafila_agent.edge.link import DIRECT_S, CircuitNeeded, Connected, LinkState, Moved
+from kafila_agent.edge.events import CircuitNeeded, Closed, Connected, Moved
+from kafila_agent.edge.link import DIRECT_S, Link, LinkState
 from kafila_agent.edge.paths import DATAGRAM_BYTES, RELAY
 
 RENDEZVOUS = ("rendezvous", 0)
@@ -54,12 +54,12 @@ def test_the_first_datagrams_to_an_address_are_small_and_none_is_larger_than_the
     world.lets = lambda source, target, data: len(data) <= 1400
     one, two = connect(world)
     assert world.run(1.0, are_open(one, two))
-    assert one.link.connection.datagram_bytes == two.link.connection.datagram_bytes == 1372
+    assert one.link.connection.datagram_bytes == two.link.connection.datagram_bytes == 1360
     first = next(size for _, target, size in world.carried if target == two.address)
     assert first < 100
     world.carried.clear()
     echo(world, 20_000)
-    assert max(size for _, _, size in world.carried) == 1372
+    assert max(size for _, _, size in world.carried) == 1360
 
 
 def test_without_a_direct_path_both_ends_relay_after_a_while(world_of):
@@ -169,6 +169,36 @@ def test_a_datagram_copied_to_another_address_does_not_draw_the_edge_there(world
     assert two.link.address == one.address
 
 
+@pytest.mark.parametrize("mover", [0, 1])
+def test_a_direct_edge_whose_path_is_gone_goes_on_over_the_relay_and_returns(world_of, mover):
+    world = world_of()
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    world.run(5.0)
+    world.lets = relay_alone
+    frames = [bytes([i]) * 5000 for i in range(20)]
+    for frame in frames:
+        world.ends[mover].link.send_frame(frame)
+    other = world.ends[1 - mover]
+    assert world.run(7.0, lambda: other.frames == frames)
+    assert world.run(1.0, lambda: one.link.state is two.link.state is LinkState.RELAYED)
+    assert not [event for event in one.events + two.events if isinstance(event, Closed)]
+    world.run(100.0)
+    echo(world)
+    world.lets = lambda source, target, data: True
+    assert world.run(15.0, lambda: one.link.state is two.link.state is LinkState.DIRECT)
+    echo(world)
+
+
+def test_a_working_direct_edge_asks_for_no_circuit(world_of):
+    world = world_of()
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    world.run(60.0)
+    assert one.events == two.events == [Connected("direct")]
+    assert len(world.circuits) == 0
+
+
 def test_a_silent_peer_is_missed_within_a_few_seconds(world_of):
     world = world_of()
     one, two = connect(world)
@@ -221,8 +251,6 @@ def test_a_relayed_link_that_was_closed_can_be_asked_again(world_of, closer):
 def test_a_dialler_that_starts_afresh_takes_the_place_of_its_old_connection(
     world_of, members, session_of, relay_only
 ):
-    from kafila_agent.edge.link import Link
-
     world = world_of(relay_only=relay_only)
     one, two = connect(world)
     assert world.run(1.0, are_open(one, two))
