@@ -36,7 +36,7 @@ class Teams:
 
         self.table = PathTable(problem.costs, problem.seating.anchor)
         numbers = np.arange(1 << len(self.table.others))
-        self.sits = np.ones((len(problem.seats), len(numbers)), dtype=bool)
+        self.sits: Any = np.ones((len(problem.seats), len(numbers)), dtype=bool)
         for bit, member in enumerate(self.table.others):
             self.sits[member] = numbers >> bit & 1 == 1
         self.sizes = self.sits.sum(axis=0)

@@ -5,6 +5,7 @@ A session that was admitted never runs out of memory: KV cache is reserved for c
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -62,13 +63,10 @@ class Chain:
     def furthest(self, room_bytes: int, is_head: bool) -> list[int]:
         """For each start, the greatest end whose range fits the room (the start itself if none does)."""
         room = room_bytes - (self.head_held_bytes if is_head else 0)
-        ends, end = [], 0
-        for start in range(self.blocks):
-            end = max(end, start)
-            while end < self.blocks and self.held_before[end + 1] - self.held_before[start] <= room:
-                end += 1
-            ends.append(end)
-        return ends
+        if room < 0:
+            return list(range(self.blocks))
+        before = self.held_before
+        return [bisect_right(before, before[start] + room) - 1 for start in range(self.blocks)]
 
     def nearest(self) -> list[int]:
         """For each start, the smallest end that makes a legal range; blocks + 1 where none does."""

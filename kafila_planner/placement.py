@@ -66,19 +66,21 @@ def fitting_orders(problem: Problem) -> Callable[[Sequence[int]], bool]:
         """For each start, the ends that are legal and fit: a set as bits."""
         if (seat, is_head) not in windows:
             furthest = chain.furthest(problem.seats[seat].room_bytes, is_head)
+            ends = zip(nearest, furthest, strict=True)
             windows[seat, is_head] = [
-                (1 << far + 1) - (1 << near) if far >= near else 0
-                for near, far in zip(nearest, furthest, strict=True)
+                *((1 << far + 1) - (1 << near) if far >= near else 0 for near, far in ends),
+                0,  # from the very end there is nothing to hold
             ]
         return windows[seat, is_head]
 
     def step(seat: int, is_head: bool, reached: int) -> int:
         key = (seat, is_head, reached)
         if key not in steps:
-            ends = 0
-            for start, window_ends in enumerate(window(seat, is_head)):
-                if reached >> start & 1:
-                    ends |= window_ends
+            ends, left, ends_from = 0, reached, window(seat, is_head)
+            while left:
+                start = left.bit_length() - 1
+                ends |= ends_from[start]
+                left ^= 1 << start
             steps[key] = ends
         return steps[key]
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from kafila_planner.facts import MAX_CONCURRENCY, Fleet
-from kafila_planner.fields import MAX_BYTES
+from kafila_planner.facts import Fleet
+from kafila_planner.memory import chain_of
 from kafila_planner.ring import Remedy
 
 Fits = Callable[[Fleet], bool]
 
-assert MAX_CONCURRENCY < MAX_BYTES
-
 
 def remedies(fleet: Fleet, names: Sequence[str], fits: Fits) -> tuple[Remedy, ...]:
     """The longest context, the most users, and per member named the least room that would do alone."""
+    chain = chain_of(fleet)
+    everything = chain.needs_bytes(0, chain.blocks, True)
     found = []
     context = _largest(fleet.context_tokens - 1, lambda tokens: fits(with_context(fleet, tokens)))
     if context:
@@ -29,7 +29,7 @@ def remedies(fleet: Fleet, names: Sequence[str], fits: Fits) -> tuple[Remedy, ..
     rooms = []
     for name in names:
         room = _room_of(fleet, name)
-        needed = _smallest(room + 1, MAX_BYTES, lambda to, name=name: fits(with_room(fleet, name, to)))  # type: ignore[misc]
+        needed = _smallest(room + 1, everything, lambda to, name=name: fits(with_room(fleet, name, to)))  # type: ignore[misc]
         if needed is not None:
             rooms.append(Remedy("memory_bytes", needed, member=name, more_bytes=needed - room))
     return (*found, *sorted(rooms, key=lambda remedy: remedy.more_bytes or 0))
