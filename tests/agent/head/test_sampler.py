@@ -118,6 +118,13 @@ def test_logits_are_left_as_they_were():
     assert torch.equal(row, before)
 
 
+@pytest.mark.parametrize(("number", "token"), [(0.0, 1), (1 - 2**-53, 3)])
+def test_nor_at_the_very_ends_of_the_random_numbers(monkeypatch, number, token):
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: torch.tensor(number, dtype=torch.float64))
+    row = logits(-math.inf, 0.0, 0.0, 0.0, -math.inf)
+    assert draws(Sampling(seed=0), row, 1) == [token]
+
+
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_logits_that_are_not_numbers_are_an_error_and_not_a_token(temperature):
     with pytest.raises(SamplingError, match="not numbers"):
