@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kafila_agent.edge.edge import Edge
+from kafila_agent.head.observer import Observer
 
 if TYPE_CHECKING:
     from kafila_agent.head.generation import Finished
@@ -22,7 +23,7 @@ _STEP_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
 _WAIT_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
 
 
-class AgentMetrics:
+class AgentMetrics(Observer):
     """What the head counts as it happens (an engine's observer), and what is read at each scrape."""
 
     def __init__(self, version: str):
@@ -54,7 +55,7 @@ class AgentMetrics:
         )
 
     def on_accepted(self, prompt_tokens: int) -> None:
-        """See kafila_agent.head.observer.Observer, for this and what follows."""
+        """A request was queued."""
         self._prompt_tokens.inc(prompt_tokens)
 
     def on_rejected(self) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from kafila_agent.head.generation import Finished
-from kafila_agent.head.measure import Step
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kafila_agent.head.generation import Finished
+    from kafila_agent.head.measure import Step
 
 
 class Observer:
