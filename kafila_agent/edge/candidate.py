@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import psutil
 
@@ -35,6 +36,15 @@ class Candidate:
     kind: CandidateKind
     host: str
     port: int
+
+
+class Reachable(Protocol):
+    """What is needed of a candidate, as dataclass or as message."""
+
+    @property
+    def host(self) -> str: ...  # noqa: D102
+    @property
+    def port(self) -> int: ...  # noqa: D102
 
 
 def interface_hosts() -> list[str]:
@@ -70,7 +80,7 @@ def is_usable(host: str) -> bool:
     return not (address.is_unspecified or address.is_multicast or address.is_link_local)
 
 
-def candidate_addresses(candidates: Iterable[Candidate]) -> list[tuple[str, int]]:
-    """Socket addresses of a peer's candidates (dataclass or message), without those that make no sense."""
+def candidate_addresses(candidates: Iterable[Reachable]) -> list[tuple[str, int]]:
+    """Socket addresses of a peer's candidates, without those that make no sense."""
     addresses = [(c.host, c.port) for c in candidates if is_usable(c.host) and 0 < c.port < 65536]
     return list(dict.fromkeys(addresses))[:MAX_CANDIDATES]

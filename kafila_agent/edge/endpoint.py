@@ -19,6 +19,7 @@ from kafila_proto.udp_socket import drain, open_udp_socket, send
 from kafila_agent.edge.candidate import (
     Candidate,
     CandidateKind,
+    Reachable,
     candidate_addresses,
     choose_hosts,
     interface_hosts,
@@ -149,7 +150,7 @@ class EdgeEndpoint:
     async def connect(
         self,
         peer_fingerprint: bytes,
-        candidates: Iterable[Candidate],
+        candidates: Iterable[Reachable],
         request_circuit: RequestCircuit | None = None,
         relay_address: SocketAddress | None = None,
     ) -> Edge:

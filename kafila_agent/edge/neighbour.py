@@ -22,8 +22,10 @@ SocketAddress = tuple[str, int]
 class CircuitGrant(Protocol):
     """What the rendezvous grants: see rendezvous.proto."""
 
-    circuit_id: bytes
-    key: bytes
+    @property
+    def circuit_id(self) -> bytes: ...  # noqa: D102
+    @property
+    def key(self) -> bytes: ...  # noqa: D102
 
 
 RequestCircuit = Callable[[bytes], Awaitable[CircuitGrant]]

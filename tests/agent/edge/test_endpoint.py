@@ -329,6 +329,7 @@ async def test_a_socket_for_every_interface_offers_them_all_and_both_families_co
 async def test_the_round_trip_to_the_reflector_is_measured_or_unknown(lab, members):
     (endpoint,) = lab.enter(members[:1])
     assert 0 < await endpoint.measure_rtt_s(lab.relay_address) < 0.5
+    assert await endpoint.reflect(lab.relay_address) == endpoint.local_address
     with open_udp_socket(HOST, 0) as silent:
         assert await endpoint._reflections.reflect(silent.getsockname(), (0.01,)) is None
     forged = stun.encode_request()[0]
