@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -14,6 +15,8 @@ from kafila_agent.head.generation import Busy, ContextExceeded, EngineError
 from kafila_agent.head.text import TextError
 
 RETRY_AFTER_FAILURE_S = 5
+
+NO_OBJECT = "The body must be a JSON object sent as application/json."
 
 # What pydantic calls it -> what OpenAI's server says of the argument.
 _WORDS = {
@@ -87,18 +90,18 @@ async def _own(_: Request, error: Exception) -> Response:
 async def _validation(_: Request, error: Exception) -> Response:
     """FastAPI's 422 is not OpenAI's: 400, with the first argument that is wrong."""
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    detail = first.get("ctx", {}).get("error", first["msg"])
-    if first["type"] == "json_invalid":
-        return ApiError(400, _WORDS["json_invalid"].format(error=detail)).response()
-    param = parameter_name(first["loc"][1:])
-    if param is None and first["type"] != "invalid":
-        return ApiError(400, "The body must be a JSON object sent as application/json.").response()
-    if param is None:
-        return ApiError(400, detail).response()
-    words = _WORDS.get(first["type"], "Invalid '{param}': {error}")
-    code = "unsupported_parameter" if first["type"] in ("unsupported", "extra_forbidden") else None
-    return ApiError(400, words.format(param=param, error=first["msg"]), param=param, code=code).response()
+    return _refusal(error.errors()[0]).response()
+
+
+def _refusal(detail: Mapping[str, Any]) -> ApiError:
+    kind, words, param = detail["type"], detail["msg"], parameter_name(detail["loc"][1:])
+    if kind == "json_invalid":
+        return ApiError(400, _WORDS[kind].format(error=detail["ctx"]["error"]))
+    if param is None:  # the body as a whole: one of our own rules, or no object at all
+        return ApiError(400, words if kind == "invalid" else NO_OBJECT)
+    message = _WORDS.get(kind, "Invalid '{param}': {error}").format(param=param, error=words)
+    code = "unsupported_parameter" if kind in ("unsupported", "extra_forbidden") else None
+    return ApiError(400, message, param=param, code=code)
 
 
 async def _http(_: Request, error: Exception) -> Response:
