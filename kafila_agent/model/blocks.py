@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from .errors import ModelError
-from .families import FAMILIES, Family, causal_lm_class
-from .kv import BlockKv, narrow
-from .weights import WeightReader, torch_dtype
+from kafila_agent.model.errors import ModelError
+from kafila_agent.model.families import FAMILIES, Family, causal_lm_class
+from kafila_agent.model.kv import BlockKv, narrow
+from kafila_agent.model.weights import WeightReader, torch_dtype
 
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedConfig, PreTrainedModel
 
-    from .manifest import Manifest
+    from kafila_agent.model.manifest import Manifest
 
 
 class StageModel:

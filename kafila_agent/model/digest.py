@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .tensors import TensorEntry
+from kafila_agent.model.tensors import TensorEntry
 
 # Keys that tools rewrite and that change nothing a token depends on.
 _BOOKKEEPING = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "auto_map"}

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kafila_agent.model.families import causal_lm_class
+from kafila_agent.model.routing import HeldTensor, bytes_read
+from kafila_agent.model.weights import torch_dtype
 from kafila_planner.facts import ModelFacts
-
-from .families import causal_lm_class
-from .routing import HeldTensor, bytes_read
-from .weights import torch_dtype
 
 if TYPE_CHECKING:
     import torch
 
-    from .manifest import Manifest
-    from .tensors import TensorEntry
+    from kafila_agent.model.manifest import Manifest
+    from kafila_agent.model.tensors import TensorEntry
 
 
 def describe_model(manifest: Manifest, dtype: str, *, context_tokens: int, concurrency: int) -> ModelFacts:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ModelError
+from kafila_agent.model.errors import ModelError
 
 _TOKEN_IDS = {"bos": "bos", "eos": "eos", "padding": "pad", "unknown": "unk"}
 _NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from .errors import ModelError
-from .families import build_config, causal_lm_class
-from .gguf_config import ARCHITECTURES, config_of
-from .tensors import TensorEntry, read_bytes
+from kafila_agent.model.errors import ModelError
+from kafila_agent.model.families import build_config, causal_lm_class
+from kafila_agent.model.gguf_config import ARCHITECTURES, config_of
+from kafila_agent.model.tensors import TensorEntry, read_bytes
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
@@ -27,7 +27,7 @@ _ROPE_FACTORS = "rope_freqs.weight"
 _MOST_ROPE_FACTORS = 4096
 _AGAIN = "fetch the file again"
 # Values dequantised at a time, in float32: bounds what loading needs beyond the weights themselves.
-_CHUNK_ELEMENTS = 1 << 22
+_CHUNK_ELEMENTS = 1 << 20
 
 
 class _Stored(NamedTuple):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .errors import ModelError
-from .families import causal_lm_class
+from kafila_agent.model.errors import ModelError
+from kafila_agent.model.families import causal_lm_class
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .errors import ModelError
-from .manifest import Manifest, read_manifest
+from kafila_agent.model.errors import ModelError
+from kafila_agent.model.manifest import Manifest, read_manifest
+from kafila_agent.model.safetensors_file import INDEX_NAME, shard_names
 
 # How deep below a model directory checkpoints are looked for, and how many directories are looked into.
 _MAX_DEPTH = 4
 _MAX_DIRECTORIES = 10_000
+_HUB_ID = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:/(?P<file>[\w.-]+\.gguf))?")
 _WANTED_FILES = (
     "config.json",
     "*.safetensors",
@@ -25,20 +28,22 @@ _WANTED_FILES = (
 def locate_model(name: str, model_dirs: Iterable[Path] = ()) -> Path:
     """A directory of safetensors or a GGUF file for ``name``.
 
-    ``name`` is a path, a name below one of ``model_dirs``, or a hub id (OWNER/NAME), which is taken from
-    the hub cache or, if that lacks it and the network has it, downloaded. Raises ModelError saying where
-    it was looked for.
+    ``name`` is a path, a name below one of ``model_dirs``, or a hub id (OWNER/NAME, or OWNER/NAME/FILE.gguf
+    for one file), which is taken from the hub cache or, if that lacks it and the network has it,
+    downloaded. Raises ModelError saying where it was looked for.
     """
     directories = [Path(directory) for directory in model_dirs]
     for candidate in (Path(name).expanduser(), *(directory / name for directory in directories)):
-        if candidate.is_dir() or candidate.is_file():
+        if candidate.is_file():
             return candidate
+        if candidate.is_dir():
+            return _inside(candidate)
     for directory in directories:
         for found in _checkpoints(directory):
             if name in (found.name, found.stem):
                 return found
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        return _from_hub(name)
+    if hub_id := _HUB_ID.fullmatch(name):
+        return _from_hub(hub_id["repository"], hub_id["file"])
     where = ", ".join(map(str, directories)) or "no model directory is configured"
     raise ModelError(
         f"{name}: no such model ({where}); give a directory, a .gguf file or a hub id OWNER/NAME"
@@ -87,15 +92,35 @@ def _hub_cache() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
-def _from_hub(name: str) -> Path:
+def _inside(directory: Path) -> Path:
+    """The directory, or the one GGUF file in it if that is all it holds."""
+    files = sorted(directory.glob("*.gguf"))
+    return files[0] if len(files) == 1 and not (directory / "config.json").exists() else directory
+
+
+def _from_hub(repository: str, file: str | None) -> Path:
     """A snapshot in the hub's own cache; the network is asked only if the cache lacks it."""
     from huggingface_hub import snapshot_download
 
+    patterns = [file] if file else list(_WANTED_FILES)
     try:
+        snapshot = Path(snapshot_download(repository, allow_patterns=patterns, local_files_only=True))
+        if not _is_whole(snapshot, file):
+            raise FileNotFoundError(snapshot)
+    except FileNotFoundError:  # which the hub's own "not in the cache" is too
         try:
-            return Path(snapshot_download(name, allow_patterns=list(_WANTED_FILES), local_files_only=True))
-        except FileNotFoundError:
-            return Path(snapshot_download(name, allow_patterns=list(_WANTED_FILES)))
-    except Exception as error:
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"{name}: not in the hub cache and not to be fetched ({first_line})") from error
+            snapshot = Path(snapshot_download(repository, allow_patterns=patterns))
+        except Exception as error:
+            first_line = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = f"{repository}: not in the hub cache and not to be fetched ({first_line})"
+            raise ModelError(f"{reason}; check the name and the network, or give a directory") from error
+    return snapshot / file if file else _inside(snapshot)
+
+
+def _is_whole(snapshot: Path, file: str | None) -> bool:
+    """Whether a cached snapshot holds what is wanted of it: another program may have fetched less."""
+    if file:
+        return (snapshot / file).exists()
+    if (snapshot / INDEX_NAME).exists():
+        return all((snapshot / shard).exists() for shard in shard_names(snapshot))
+    return any(snapshot.glob("*.safetensors")) or any(snapshot.glob("*.gguf"))

@@ -9,16 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import digest, safetensors_file
-from .errors import ModelError
-from .families import build_config, require_family
-from .tensors import TensorEntry
+from kafila_agent.model import digest, safetensors_file
+from kafila_agent.model.errors import ModelError
+from kafila_agent.model.families import build_config, require_family
+from kafila_agent.model.tensors import TensorEntry
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
 
-    from .kv import BlockKv
+    from kafila_agent.model.kv import BlockKv
 
 __all__ = ["Manifest", "ModelError", "TensorEntry", "read_manifest"]
 
@@ -50,7 +50,7 @@ class Manifest:
     @cached_property
     def kv(self) -> tuple[BlockKv, ...]:
         """What each block keeps of a token. Raises ModelError if a block's cache is not served."""
-        from .kv import describe_kv
+        from kafila_agent.model.kv import describe_kv
 
         return describe_kv(self.model_config, self.family)
 
@@ -73,7 +73,7 @@ class Manifest:
         """How a stored tensor becomes the family's: None for safetensors."""
         if self.path.suffix != ".gguf":
             return None
-        from . import gguf_file
+        from kafila_agent.model import gguf_file
 
         return gguf_file.transform_of(self.family, self.config)
 
@@ -100,7 +100,7 @@ def read_manifest(path: Path, *, digest_cache: Path | None = None) -> Manifest:
         _refuse_packed(config, path)
         tensors = safetensors_file.read_directory(path)
     elif path.suffix == ".gguf":
-        from . import gguf_file
+        from kafila_agent.model import gguf_file
 
         config, tensors = gguf_file.read_checkpoint(path)
     else:

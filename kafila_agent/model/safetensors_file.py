@@ -12,8 +12,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from .errors import ModelError
-from .tensors import TensorEntry
+from kafila_agent.model.errors import ModelError
+from kafila_agent.model.tensors import TensorEntry
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
@@ -52,6 +52,11 @@ def read_directory(directory: Path) -> tuple[TensorEntry, ...]:
         if name not in tables[file]:
             raise ModelError(f"{directory / file}: lacks tensor {name} that the index promises; {_AGAIN}")
     return tuple(tables[file][name] for name, file in names.items())
+
+
+def shard_names(directory: Path) -> list[str]:
+    """The files that a directory's index names. Raises ModelError if the index cannot be read."""
+    return sorted(set(_weight_map(directory / INDEX_NAME).values()))
 
 
 def read_table(file: Path) -> tuple[TensorEntry, ...]:

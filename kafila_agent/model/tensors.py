@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import ModelError
+from kafila_agent.model.errors import ModelError
 
 _BLOCK = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from .errors import ModelError
-from .tensors import TensorEntry, read_bytes
+from kafila_agent.model.errors import ModelError
+from kafila_agent.model.tensors import TensorEntry, read_bytes
 
 _STORED = {
     "F64": torch.float64,
@@ -40,7 +40,7 @@ def read_tensor(entry: TensorEntry, dtype: torch.dtype) -> torch.Tensor:
     read_bytes(entry, memoryview(raw.numpy()))
     if entry.encoding in _STORED:
         return raw.view(_STORED[entry.encoding]).reshape(entry.shape)
-    from .gguf_file import dequantize
+    from kafila_agent.model.gguf_file import dequantize
 
     return dequantize(raw, entry, dtype)
 

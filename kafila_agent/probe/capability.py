@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 import torch
 
-from ..model.families import build_config, require_family
-from ..model.weights import torch_dtype
-from .arithmetic import measure_flops_per_s
-from .machine_lock import machine_lock
-from .room import measure_room_bytes
-from .step_time import StepCost, measure_step_cost
+from kafila_agent.model.families import build_config, require_family
+from kafila_agent.model.weights import torch_dtype
+from kafila_agent.probe.arithmetic import measure_flops_per_s
+from kafila_agent.probe.machine_lock import machine_lock
+from kafila_agent.probe.room import measure_room_bytes
+from kafila_agent.probe.step_time import StepCost, measure_step_cost
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -70,9 +70,9 @@ def measure_capability(
     with ThreadPoolExecutor(1, "probe", torch.set_num_threads, (threads,)) as own_thread:
         step, flops = own_thread.submit(_measure, model, serving, threads, device, room).result()
     return Capability(
-        bandwidth_bytes_per_s=step and step.bandwidth_bytes_per_s,
-        overhead_s=step and step.overhead_s,
-        block_overhead_s=step and step.block_overhead_s,
+        bandwidth_bytes_per_s=step.bandwidth_bytes_per_s if step else None,
+        overhead_s=step.overhead_s if step else None,
+        block_overhead_s=step.block_overhead_s if step else None,
         flops_per_s=flops,
         memory_bytes=room,
     )

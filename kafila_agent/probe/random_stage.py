@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..model.blocks import StageModel, stage_of
-from ..model.families import FAMILIES, causal_lm_class
-from ..model.kv import describe_kv, narrow
-from ..model.routing import HeldTensor, bytes_read
+from kafila_agent.model.blocks import StageModel, stage_of
+from kafila_agent.model.families import FAMILIES, causal_lm_class
+from kafila_agent.model.kv import describe_kv, narrow
+from kafila_agent.model.routing import HeldTensor, bytes_read
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..edge.frame import Frame, Kind
-from ..model.blocks import StageModel
-from ..stage.errors import StageError
-from ..stage.executor import StageExecutor, payload_of
-from ..stage.loop import StageLoop
-from .random_stage import block_read_bytes, block_tensors, bounded_block, random_stage, shrunken
+from kafila_agent.edge.frame import Frame, Kind
+from kafila_agent.model.blocks import StageModel
+from kafila_agent.probe.random_stage import (
+    block_read_bytes,
+    block_tensors,
+    bounded_block,
+    random_stage,
+    shrunken,
+)
+from kafila_agent.stage.errors import StageError
+from kafila_agent.stage.executor import StageExecutor, payload_of
+from kafila_agent.stage.loop import StageLoop
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

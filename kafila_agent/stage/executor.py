@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from ..edge.frame import Dtype, Frame, Kind
-from ..model.blocks import StageModel
-from ..model.kv import MAX_FRAME_ROWS
-from .errors import StageError
-from .kv_cache import KvReservation, SlotCache
+from kafila_agent.edge.frame import Dtype, Frame, Kind
+from kafila_agent.model.blocks import StageModel
+from kafila_agent.model.kv import MAX_FRAME_ROWS
+from kafila_agent.stage.errors import StageError
+from kafila_agent.stage.kv_cache import KvReservation, SlotCache
 
 _WIRE_DTYPE = {torch.bfloat16: Dtype.BFLOAT16, torch.float16: Dtype.FLOAT16, torch.float32: Dtype.FLOAT32}
 

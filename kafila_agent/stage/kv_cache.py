@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from ..model.kv import MAX_ROLLBACK_TOKENS, BlockKv
-from .errors import StageError
+from kafila_agent.model.kv import MAX_ROLLBACK_TOKENS, BlockKv
+from kafila_agent.stage.errors import StageError
 
 
 class BlockCache(CacheLayerMixin):

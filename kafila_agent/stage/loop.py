@@ -18,9 +18,9 @@ from dataclasses import replace
 
 import torch
 
-from ..edge.frame import Frame, Kind, StageTime
-from .errors import StageError
-from .executor import StageExecutor, payload_of
+from kafila_agent.edge.frame import Frame, Kind, StageTime
+from kafila_agent.stage.errors import StageError
+from kafila_agent.stage.executor import StageExecutor, payload_of
 
 # How many of the latest one-row steps the measured stage time is the median of.
 _STEPS_REMEMBERED = 64

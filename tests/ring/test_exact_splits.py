@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from kafila_agent.edge.frame import Dtype, Frame, Kind, parse_frame
 from kafila_agent.model.blocks import StageModel, load_stage
+from kafila_agent.model.facts import describe_model
 from kafila_agent.model.families import FAMILIES
 from kafila_agent.model.manifest import read_manifest
 from kafila_agent.stage.executor import StageExecutor
@@ -137,13 +138,15 @@ class Checkpoint:
         self.directory, self.dtype = directory, dtype
         self.manifest = read_manifest(directory)
         self.prompts = _prompts(prompt_lengths)
+        self._facts = describe_model(self.manifest, dtype, context_tokens=CONTEXT, concurrency=1)
         self._stages: dict[tuple[int, int], StageModel] = {}
 
     def stage(self, start: int, end: int) -> StageModel:
         if (start, end) not in self._stages:
-            self._stages[start, end] = load_stage(
-                self.manifest, start, end, is_head=start == 0, dtype=self.dtype
-            )
+            stage = load_stage(self.manifest, start, end, is_head=start == 0, dtype=self.dtype)
+            described = sum(self._facts.block_bytes[start:end]) + (start == 0) * self._facts.head_bytes
+            assert stage.loaded_bytes == described
+            self._stages[start, end] = stage
         return self._stages[start, end]
 
     async def greedy(self, split: tuple[int, ...]) -> list[tuple[list[int], list[torch.Tensor]]]:
@@ -160,11 +163,7 @@ class Checkpoint:
         """What one member alone gives, having checked that each of ``splits`` gives the same bits."""
         alone = await self.greedy((0, BLOCKS))
         for split in splits:
-            for (tokens, logits), (expected, expected_logits) in zip(
-                await self.greedy(split), alone, strict=True
-            ):
-                assert tokens == expected, split
-                assert all(torch.equal(a, b) for a, b in zip(logits, expected_logits, strict=True)), split
+            assert_same(split, await self.greedy(split), alone)
         return alone
 
     def transformers_greedy(self) -> list[list[int]]:
@@ -181,13 +180,15 @@ class Checkpoint:
 
 @pytest.mark.parametrize("family", MAIN_FAMILIES)
 async def test_every_split_in_float32_is_transformers(checkpoint: Callable[..., Path], family: str) -> None:
-    model = Checkpoint(checkpoint(family, tied=True), "float32", PROMPT_LENGTHS)
+    model = Checkpoint(checkpoint(family, tied=True), "float32", (1, CHUNK + 1, 29))
     alone = await model.greedy_for_every(SPLITS)
     assert [tokens for tokens, _ in alone] == model.transformers_greedy()
 
 
 @pytest.mark.parametrize("family", MAIN_FAMILIES)
-async def test_heads_with_an_untied_embedding(checkpoint: Callable[..., Path], family: str) -> None:
+async def test_every_prompt_length_with_an_untied_embedding(
+    checkpoint: Callable[..., Path], family: str
+) -> None:
     model = Checkpoint(checkpoint(family, tied=False), "float32", PROMPT_LENGTHS)
     alone = await model.greedy_for_every([(0, 1, 6), (0, 3, 6), (0, 2, 4, 6)])
     assert [tokens for tokens, _ in alone] == model.transformers_greedy()
@@ -197,7 +198,7 @@ async def test_heads_with_an_untied_embedding(checkpoint: Callable[..., Path], f
 async def test_every_split_in_bfloat16_is_one_member_alone(
     checkpoint: Callable[..., Path], family: str
 ) -> None:
-    model = Checkpoint(checkpoint(family, tied=True), "bfloat16", (2, 29))
+    model = Checkpoint(checkpoint(family, tied=True), "bfloat16", (29,))
     alone = await model.greedy_for_every(SPLITS)
     for (tokens, logits), expected in zip(alone, model.transformers_greedy(), strict=True):
         certain = next((i for i, row in enumerate(logits) if _near_tie(row)), len(tokens))
@@ -209,6 +210,20 @@ async def test_family_is_split_exactly(checkpoint: Callable[..., Path], family: 
     model = Checkpoint(checkpoint(family, tied=True), "float32", (2, 29))
     alone = await model.greedy_for_every([(0, 2, 3, 6)])
     assert [tokens for tokens, _ in alone] == model.transformers_greedy()
+
+
+async def test_a_published_model_from_gguf_is_split_exactly(smollm2: Path) -> None:
+    model = Checkpoint(smollm2, "bfloat16", (29,))
+    alone = await model.greedy((0, 30))
+    for split in ((0, 11, 30), (0, 7, 19, 30)):
+        assert_same(split, await model.greedy(split), alone)
+
+
+def assert_same(split: tuple[int, ...], results: list, expected: list) -> None:
+    """The same tokens, from logits equal to the last bit."""
+    for (tokens, logits), (alone, alone_logits) in zip(results, expected, strict=True):
+        assert tokens == alone, split
+        assert all(torch.equal(a, b) for a, b in zip(logits, alone_logits, strict=True)), split
 
 
 def _near_tie(logits: torch.Tensor) -> bool:

@@ -100,11 +100,34 @@ def test_a_model_is_located_by_path_and_by_name(model: Path, tmp_path: Path) -> 
 
 
 def test_a_hub_id_that_cannot_be_fetched_says_so(monkeypatch) -> None:
-    def absent(name: str, **_: object) -> str:
-        raise OSError("offline")
+    def absent(name: str, *, local_files_only: bool = False, **_: object) -> str:
+        raise FileNotFoundError if local_files_only else OSError("offline")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", absent)
     with pytest.raises(
         ModelError, match=r"owner/name: not in the hub cache and not to be fetched \(offline\)"
     ):
         locate_model("owner/name")
+
+
+def test_a_hub_snapshot_is_used_whole_or_fetched(model: Path, tmp_path: Path, monkeypatch) -> None:
+    partial = tmp_path / "partial"
+    partial.mkdir()
+    (partial / "config.json").write_text((model / "config.json").read_text())
+    asked = []
+
+    def snapshot(name: str, *, local_files_only: bool = False, **_: object) -> str:
+        asked.append((name, local_files_only))
+        return str(partial if local_files_only else model)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    assert locate_model("owner/name") == model
+    assert asked == [("owner/name", True), ("owner/name", False)]
+
+
+def test_one_gguf_file_of_a_repository_or_of_a_directory_is_the_model(tmp_path: Path, monkeypatch) -> None:
+    file = tmp_path / "model.Q4_0.gguf"
+    file.write_bytes(b"GGUF")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: str(tmp_path))
+    assert locate_model("owner/name/model.Q4_0.gguf") == file
+    assert locate_model(str(tmp_path)) == file
