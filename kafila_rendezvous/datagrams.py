@@ -20,6 +20,7 @@ from kafila_rendezvous.reflector import reflect
 log = structlog.get_logger()
 
 _SWEEP_S = 5.0
+_DATAGRAMS_A_TURN = 256  # some 3 ms
 _PORT_PAIRS_TRIED = 32
 
 
@@ -73,7 +74,7 @@ class DatagramServer:
 
     def _receive(self, vantage: _Vantage) -> None:
         now = asyncio.get_running_loop().time()
-        for data, address in drain(vantage.udp):
+        for data, address in drain(vantage.udp, _DATAGRAMS_A_TURN):
             if relay.is_relay(data):
                 self._relay(vantage, data, address, now)
             elif stun.is_stun(data):

@@ -18,7 +18,6 @@ log = structlog.get_logger()
 
 BUFFER_BYTES = 4 << 20
 _MAX_DATAGRAM_BYTES = 65535
-_DATAGRAMS_A_DRAIN = 256  # then other callbacks get their turn
 
 # Linux numbers that the socket module does not name (linux/in.h, linux/in6.h). PROBE sends with "do not
 # fragment" and ignores ICMP, as RFC 8899 section 4.6.3 asks of a transport that probes its own path.
@@ -48,9 +47,9 @@ def open_udp_socket(host: str, port: int, *, ipv4_too: bool = False) -> socket.s
     return udp
 
 
-def drain(udp: socket.socket) -> Iterator[tuple[bytes, Any]]:
-    """Every datagram that waits in ``udp``, with the address it came from, up to a fair share."""
-    for _ in range(_DATAGRAMS_A_DRAIN):
+def drain(udp: socket.socket, at_most: int) -> Iterator[tuple[bytes, Any]]:
+    """The datagrams that wait in ``udp``, with the addresses they came from; the rest at the next turn."""
+    for _ in range(at_most):
         try:
             yield udp.recvfrom(_MAX_DATAGRAM_BYTES)
         except (BlockingIOError, InterruptedError):
