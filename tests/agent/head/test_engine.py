@@ -157,6 +157,12 @@ async def test_a_stop_string_in_the_last_token_counts_as_a_stop(make_engine, tex
     assert (await scripted(make_engine, text, "a b c", stop=("c",)))[2].reason == "stop"
 
 
+async def test_what_is_held_at_the_end_may_complete_a_stop_string(make_engine, text):
+    cut = len(text.encode("x👩")) - 1
+    words, _, finished = await scripted(make_engine, text, "x👩", max_tokens=cut, stop=("\ufffd",))
+    assert (words, finished.reason) == ("x", "stop")
+
+
 async def test_emoji_and_han_are_held_until_whole(make_engine, text):
     said = "👩‍👩‍👧 漢字 🇳🇱"
     words, pieces, _ = await scripted(make_engine, text, said)
@@ -242,7 +248,7 @@ async def test_frames_of_another_epoch_are_not_heeded(make_engine):
 
 async def test_a_stages_error_ends_only_the_sequence_it_concerns(make_engine):
     ring = SimulatedRing(2)
-    engine = make_engine(ring)
+    engine = make_engine(ring, chunks_in_flight=1)  # the lost one must not keep its place
     bad, good = (engine.generate(Request(prompt, 3, GREEDY)) for prompt in (PROMPT, (7, 8, 9)))
     lost = ring.edges[0].popleft()
     engine.on_error(lost, RuntimeError("a token id is outside the vocabulary"))
