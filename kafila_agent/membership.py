@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ log = structlog.get_logger()
 
 _PROGRESS_S = 0.2  # how often the others hear how much is loaded
 _WORD_S = 2.0  # how long after a lost edge the rendezvous may take to say who left
+_FIRST_RTT_S = 1.0
 _EDGE_REPORT_S = 5.0  # how often they hear the edges' round trips
 
 
@@ -224,6 +225,7 @@ class Membership:
             self._edges = dict(zip(sorted(peers), edges, strict=True))
             for edge in edges:
                 edge.on_closed = partial(self._edge_lost, edge.peer)
+            await _measured(edges)
         self._telling = asyncio.create_task(self._keep_telling())
         return Event.CONNECTED
 
@@ -349,3 +351,10 @@ class Membership:
         """Wait until what the session held is let go."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def _measured(edges: Iterable[Edge]) -> None:
+    """Until each edge has measured its first round trip, or a second has passed: nothing hangs on the figure."""
+    deadline = asyncio.get_running_loop().time() + _FIRST_RTT_S
+    while any(edge.rtt_s is None for edge in edges) and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(_FIRST_RTT_S / 50)

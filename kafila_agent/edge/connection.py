@@ -13,6 +13,7 @@ import enum
 import os
 import struct
 from collections import deque
+from statistics import median
 
 from aioquic.quic import events as quic_events
 from aioquic.quic.connection import QuicConnection
@@ -42,6 +43,7 @@ PROVING_S = 5.0
 PING_EVERY_S = 2.0
 FIRST_PINGS_S = 0.1
 FIRST_PINGS = 5
+RTTS_REMEMBERED = 9
 QUIET_BYTES = 64 << 10
 MAX_MESSAGE_BYTES = 257 << 20  # a frame's largest payload, and its header
 MAX_UNACKNOWLEDGED_BYTES = 1 << 30
@@ -49,7 +51,6 @@ STREAM = 1  # the first bidirectional stream that the dialled opens (RFC 9000 se
 
 _PEER = ("peer", 0)  # QUIC's idea of an address: paths are kept, and proved, below it (paths.py)
 _PING_ID = struct.Struct("!Q")
-_RTT_GAIN = 1 / 8  # RFC 6298 section 2
 
 
 class ConnectionState(enum.StrEnum):
@@ -93,6 +94,7 @@ class EdgeConnection:
         self._pings_sent = 0
         self._next_ping_at = float("inf")
         self._ping_sent_at: dict[bytes, float] = {}
+        self._rtts_s: deque[float] = deque(maxlen=RTTS_REMEMBERED)
         self.datagram_bytes = quic.configuration.max_datagram_size
 
     @classmethod
@@ -288,8 +290,9 @@ class EdgeConnection:
         sent_at = self._ping_sent_at.pop(ping_id, None)
         if sent_at is None:
             raise MessageError("PONG without PING")
-        sample = now - sent_at
-        self.rtt_s = sample if self.rtt_s is None else self.rtt_s + _RTT_GAIN * (sample - self.rtt_s)
+        self._rtts_s.append(now - sent_at)
+        # A pong that waited for a busy event loop says nothing of the path, and may wait for long: not the mean.
+        self.rtt_s = median(self._rtts_s)
 
     def _send(self, kind: MessageKind, body: bytes | memoryview) -> None:
         self._quic.send_stream_data(STREAM, message_header(kind, len(body)) + bytes(body))

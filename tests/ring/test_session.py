@@ -45,7 +45,13 @@ def left_afterwards(fleet):
 
 
 def create(fleet, model, members, **changes):
-    request = {"model": str(model), "members": members, "context_tokens": 512, "concurrency": 2, "dtype": "bfloat16"}
+    request = {
+        "model": str(model),
+        "members": members,
+        "context_tokens": 512,
+        "concurrency": 2,
+        "dtype": "bfloat16",
+    }
     return fleet.agent("desk").CreateSession(pb.CreateRequest(**request | changes)).session.code
 
 
@@ -82,7 +88,11 @@ def test_a_mixed_ring_serves_and_shows_it(fleet, smollm2):
     assert status.session.state == pb.SessionStatus.SERVING, status.session.reason
     answer = httpx2.post(
         f"{status.api_url}/chat/completions",
-        json={"model": status.session.model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8},
+        json={
+            "model": status.session.model,
+            "messages": [{"role": "user", "content": "Hi"}],
+            "max_tokens": 8,
+        },
         trust_env=False,
         timeout=WAIT_S,
     ).json()
