@@ -95,23 +95,23 @@ def cheapest_cycle(costs: Costs, members: Sequence[MemberFacts], anchor: int) ->
     if size <= 3:  # there is only one cycle
         return Cycle(tuple(range(size)), True)
     if size <= EXACT_MEMBERS:
-        return Cycle(_exact_cycle(costs), True)
+        return Cycle(exact_cycle(costs), True)
     starts = [list(range(size)), alternation(members, anchor)]
     best = min((improved(costs, start) for start in starts), key=costs.of_ring)
     return Cycle(smaller_direction(best), False)
 
 
 @lru_cache(maxsize=64)
-def _exact_cycle(costs: Costs) -> tuple[int, ...]:
+def exact_cycle(costs: Costs) -> tuple[int, ...]:
     """Remembered, because remedies and advice ask again about the same places on the map."""
     if len(costs.cost) <= SMALL_MEMBERS:
-        return _small_exact_cycle(costs)
+        return _small_cycle(costs)
     from kafila_planner.path_table import PathTable
 
     return PathTable(costs, 0).smallest_cycle()
 
 
-def _small_exact_cycle(costs: Costs) -> tuple[int, ...]:
+def _small_cycle(costs: Costs) -> tuple[int, ...]:
     """Held and Karp's recursion without numpy, whose import alone would take longer.
 
     A pair (cost, separation) is one integer, the cost shifted above any separation: sums and comparisons
