@@ -356,5 +356,5 @@ class Membership:
 async def _measured(edges: Iterable[Edge]) -> None:
     """Until each edge has measured its first round trip, or a second has passed: nothing hangs on the figure."""
     deadline = asyncio.get_running_loop().time() + _FIRST_RTT_S
-    while any(edge.rtt_s is None for edge in edges) and asyncio.get_running_loop().time() < deadline:
+    while any(e.rtt_s is None for e in edges) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(_FIRST_RTT_S / 50)
