@@ -30,7 +30,7 @@ proto: setup
 		proto/kafila_proto/rendezvous.proto proto/kafila_proto/agent.proto
 
 bench: setup
-	$(BIN)/python -m tests.bench $(ARGS)
+	for bench in tests/bench/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
 
 clean:
 	rm -rf .venv build dist
