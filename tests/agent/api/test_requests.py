@@ -37,6 +37,8 @@ def error_of(response, status: int) -> dict:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"n": 2}, "n"),
+        ({"n": True}, "n"),
+        ({"logprobs": 0}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"functions": [{}]}, "functions"),
