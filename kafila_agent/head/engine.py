@@ -130,13 +130,13 @@ class Engine:
         except SamplingError as error:
             return error
 
-    def on_sampled(self, frame: Frame, result: int | SamplingError | None) -> None:
+    def on_sampled(self, frame: Frame, result: object) -> None:
         """A launch has been round the ring, and ``result`` is what ``sample`` made of it."""
         if self._failed is not None or frame.epoch != self._epoch or frame.kind is Kind.RELEASE:
             return
         self._scheduler.returned(frame.sequence)
         run = self._runs.get(frame.sequence)
-        if run is not None and result is not None:
+        if run is not None and isinstance(result, int | SamplingError):
             try:
                 self._postprocess(run, frame, result)
             except (
