@@ -9,11 +9,6 @@ from threading import Thread
 from wsgiref.simple_server import WSGIServer
 
 import structlog
-from kafila_proto import VERSION
-from kafila_proto import agent_pb2 as pb
-from kafila_proto.certificate import CertificateError
-from kafila_proto.names import InvalidName
-from kafila_proto.rendezvous_pb2 import ToAgent
 
 from kafila_agent.api.openai_routes import SERVING, Service
 from kafila_agent.api.server import ApiServer, ApiServerError
@@ -28,6 +23,11 @@ from kafila_agent.lifecycle import State
 from kafila_agent.machine import Machine
 from kafila_agent.metrics import AgentMetrics, StatusCollector, serve_metrics
 from kafila_agent.status import build_status
+from kafila_proto import VERSION
+from kafila_proto import agent_pb2 as pb
+from kafila_proto.certificate import CertificateError
+from kafila_proto.names import InvalidName
+from kafila_proto.rendezvous_pb2 import ToAgent
 
 log = structlog.get_logger()
 

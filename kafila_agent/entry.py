@@ -9,10 +9,6 @@ import time
 from typing import TYPE_CHECKING
 
 import structlog
-from kafila_proto import agent_pb2 as pb
-from kafila_proto.pake import SESSION_ID_BYTES
-from kafila_proto.rendezvous_pb2 import FromAgent, Leave, ModelReference, ToAgent
-from kafila_proto.session_code import SessionCodeError, parse_session_code
 
 from kafila_agent.control.charter import StatementError
 from kafila_agent.control.introduction import (
@@ -33,6 +29,10 @@ from kafila_agent.machine import Machine
 from kafila_agent.measuring import measure_machine
 from kafila_agent.membership import Membership
 from kafila_planner.facts import member_to_json, model_to_json
+from kafila_proto import agent_pb2 as pb
+from kafila_proto.pake import SESSION_ID_BYTES
+from kafila_proto.rendezvous_pb2 import FromAgent, Leave, ModelReference, ToAgent
+from kafila_proto.session_code import SessionCodeError, parse_session_code
 
 if TYPE_CHECKING:
     from kafila_agent.model.manifest import Manifest

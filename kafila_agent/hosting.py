@@ -7,15 +7,6 @@ import time
 from dataclasses import dataclass
 
 import structlog
-from kafila_proto.rendezvous_pb2 import (
-    Charter,
-    CreateSession,
-    FromAgent,
-    Introduction,
-    ModelReference,
-    ReportsComplete,
-)
-from kafila_proto.session_code import SessionCode, make_words
 
 from kafila_agent.control.charter import countersign, make_charter
 from kafila_agent.control.introduction import (
@@ -29,6 +20,15 @@ from kafila_agent.control.introduction import (
     Tick,
 )
 from kafila_agent.machine import Machine
+from kafila_proto.rendezvous_pb2 import (
+    Charter,
+    CreateSession,
+    FromAgent,
+    Introduction,
+    ModelReference,
+    ReportsComplete,
+)
+from kafila_proto.session_code import SessionCode, make_words
 
 log = structlog.get_logger()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
+
 from kafila_proto.certificate import KeyedCertificate, load_or_make_certificate
 from kafila_proto.names import check_name
 from kafila_proto.signed import make_signature

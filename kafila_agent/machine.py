@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
-from kafila_proto.rendezvous_pb2 import FromAgent
 
 from kafila_agent.config import AgentConfig
 from kafila_agent.control.link import LinkLost, RendezvousLink
 from kafila_agent.edge.endpoint import EdgeEndpoint
 from kafila_agent.identity import Identity
 from kafila_agent.metrics import AgentMetrics
+from kafila_proto.rendezvous_pb2 import FromAgent
 
 log = structlog.get_logger()
 

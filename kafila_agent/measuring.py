@@ -7,11 +7,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kafila_proto.rendezvous_pb2 import Candidate, ModelReference
-
 from kafila_agent.machine import Machine
 from kafila_agent.probe.reachability import measure_reachability
 from kafila_planner.facts import MemberFacts, member_to_json
+from kafila_proto.rendezvous_pb2 import Candidate, ModelReference
 
 if TYPE_CHECKING:
     from kafila_agent.model.manifest import Manifest

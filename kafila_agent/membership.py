@@ -10,6 +10,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
+
+from kafila_agent.control.charter import StatementError, make_report, verify_charter, verify_plan
+from kafila_agent.edge.edge import Edge, EdgeError
+from kafila_agent.edge.session import EdgeSession
+from kafila_agent.lifecycle import Command, Event, Lifecycle, State
+from kafila_agent.machine import Machine
+from kafila_agent.measuring import measure_member
+from kafila_agent.seat import Seat, neighbours
+from kafila_agent.work import Work, WorkError, load_work
+from kafila_planner.ring import Refusal, RingPlan, plan_from_json
 from kafila_proto.rendezvous_pb2 import (
     Charter,
     CircuitGrant,
@@ -27,16 +37,6 @@ from kafila_proto.rendezvous_pb2 import (
     Signed,
     ToAgent,
 )
-
-from kafila_agent.control.charter import StatementError, make_report, verify_charter, verify_plan
-from kafila_agent.edge.edge import Edge, EdgeError
-from kafila_agent.edge.session import EdgeSession
-from kafila_agent.lifecycle import Command, Event, Lifecycle, State
-from kafila_agent.machine import Machine
-from kafila_agent.measuring import measure_member
-from kafila_agent.seat import Seat, neighbours
-from kafila_agent.work import Work, WorkError, load_work
-from kafila_planner.ring import Refusal, RingPlan, plan_from_json
 
 if TYPE_CHECKING:
     from kafila_agent.model.manifest import Manifest

@@ -7,13 +7,13 @@ from threading import Thread
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
 
-from kafila_proto import agent_pb2 as pb
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kafila_agent.edge.edge import Edge
 from kafila_agent.head.observer import Observer
+from kafila_proto import agent_pb2 as pb
 
 if TYPE_CHECKING:
     from kafila_agent.head.generation import Finished

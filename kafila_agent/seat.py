@@ -65,6 +65,7 @@ class Seat:
                 slots=concurrency,
                 context_tokens=context_tokens,
                 prefill_chunk=PREFILL_CHUNK,
+                chunks_in_flight=len(plan.ring) + 1,  # one for each stage, and one on its way
                 observer=observer,
             )
         self.loop = StageLoop(

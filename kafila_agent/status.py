@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kafila_agent.lifecycle import State
+from kafila_agent.machine import Machine
 from kafila_proto import VERSION
 from kafila_proto import agent_pb2 as pb
 from kafila_proto.rendezvous_pb2 import MemberState, Progress, RosterEntry
-
-from kafila_agent.lifecycle import State
-from kafila_agent.machine import Machine
 
 if TYPE_CHECKING:
     from kafila_agent.entry import Entry

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kafila_proto.rendezvous_pb2 import Charter
-
 from kafila_agent.config import AgentConfig
 from kafila_planner.ring import RingPlan, Stage
+from kafila_proto.rendezvous_pb2 import Charter
 
 if TYPE_CHECKING:
     from kafila_agent.head.text import Text

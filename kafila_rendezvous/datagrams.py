@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
+
 from kafila_proto import relay, stun
 from kafila_proto.udp_socket import drain, open_udp_socket, send
-
 from kafila_rendezvous.circuits import Circuits
 from kafila_rendezvous.reflector import reflect
 

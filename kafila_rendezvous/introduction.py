@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kafila_proto.rendezvous_pb2 import Introduction, ToAgent
-
 from kafila_rendezvous.outcome import Command, RequestRefused, Send
 
 ATTEMPT_S = 75.0  # longer than host and joiner wait for each other, so that they say first what was slow

@@ -14,8 +14,8 @@ from typing import Annotated
 
 import structlog
 import typer
-from kafila_proto.certificate import CertificateError
 
+from kafila_proto.certificate import CertificateError
 from kafila_rendezvous.server import (
     DEFAULT_HOST,
     DEFAULT_METRICS_HOST,

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from socketserver import ThreadingMixIn
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from kafila_proto import VERSION
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from kafila_proto import VERSION
 from kafila_rendezvous.datagrams import DatagramServer
 from kafila_rendezvous.registry import Registry
 from kafila_rendezvous.session import SessionState

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.message import Message
+
 from kafila_proto.pake import SESSION_ID_BYTES
 from kafila_proto.rendezvous_pb2 import (
     Admit,
@@ -26,7 +27,6 @@ from kafila_proto.rendezvous_pb2 import (
     ToAgent,
 )
 from kafila_proto.session_code import make_number
-
 from kafila_rendezvous.introduction import Introductions
 from kafila_rendezvous.limits import Limits, RecentCounts
 from kafila_rendezvous.outcome import Command, RequestRefused, Send, SessionOver

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import grpc
 import structlog
+
 from kafila_proto.certificate import KeyedCertificate, load_or_make_certificate
 from kafila_proto.rendezvous_pb2_grpc import add_RendezvousServicer_to_server
-
 from kafila_rendezvous.circuits import Circuits
 from kafila_rendezvous.datagrams import DatagramServer, serve_datagrams
 from kafila_rendezvous.limits import Limits

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import grpc
 import structlog
+
 from kafila_proto import PROTOCOL, VERSION
 from kafila_proto.certificate import fingerprint
 from kafila_proto.fleet import plan_fleet
@@ -23,7 +24,6 @@ from kafila_proto.rendezvous_pb2 import (
 )
 from kafila_proto.rendezvous_pb2_grpc import RendezvousServicer
 from kafila_proto.signed import Label, SignatureError, verify_signature
-
 from kafila_rendezvous.circuits import CircuitError, Circuits
 from kafila_rendezvous.limits import source_of
 from kafila_rendezvous.outcome import Command, GrantCircuit, PlanFleet, RequestRefused, Send, SessionOver

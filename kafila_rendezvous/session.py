@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
+
+from kafila_planner.facts import FleetError
 from kafila_proto.fleet import check_charter_facts, check_member_json
 from kafila_proto.rendezvous_pb2 import (
     JOINING,
@@ -38,8 +40,6 @@ from kafila_proto.rendezvous_pb2 import (
     ToAgent,
 )
 from kafila_proto.signed import Label, SignatureError, verify
-
-from kafila_planner.facts import FleetError
 from kafila_rendezvous.outcome import Command, GrantCircuit, PlanFleet, RequestRefused, Send, SessionOver
 
 _M = TypeVar("_M", bound=Message)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
+
+from kafila_planner.facts import FleetError
 from kafila_proto.certificate import FINGERPRINT_BYTES
 from kafila_proto.fleet import canonical_json, compose_fleet, first_difference, plan_fleet
 from kafila_proto.names import InvalidName, check_name
@@ -25,8 +27,6 @@ from kafila_proto.rendezvous_pb2 import (
     Signed,
 )
 from kafila_proto.signed import Label, SignatureError, Signer, seal, verify
-
-from kafila_planner.facts import FleetError
 
 _M = TypeVar("_M", bound=Message)
 

@@ -21,12 +21,6 @@ from typing import Any
 
 import grpc
 import structlog
-from kafila_proto import PROTOCOL, VERSION
-from kafila_proto.certificate import CertificateError, common_name, fingerprint
-from kafila_proto.names import printable
-from kafila_proto.rendezvous_pb2 import Challenge, FromAgent, Hello, ToAgent
-from kafila_proto.rendezvous_pb2_grpc import RendezvousStub
-from kafila_proto.signed import Label
 
 from kafila_agent.control.pin import (
     LinkError,
@@ -37,6 +31,12 @@ from kafila_agent.control.pin import (
     unreachable,
 )
 from kafila_agent.identity import Identity
+from kafila_proto import PROTOCOL, VERSION
+from kafila_proto.certificate import CertificateError, common_name, fingerprint
+from kafila_proto.names import printable
+from kafila_proto.rendezvous_pb2 import Challenge, FromAgent, Hello, ToAgent
+from kafila_proto.rendezvous_pb2_grpc import RendezvousStub
+from kafila_proto.signed import Label
 
 ATTACH_S = 5.0
 FIRST_DELAY_S = 0.5

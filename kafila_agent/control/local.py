@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 import grpc
+
 from kafila_proto import agent_pb2 as pb
 from kafila_proto import agent_pb2_grpc
 

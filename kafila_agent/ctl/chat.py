@@ -8,12 +8,12 @@ from typing import Annotated
 
 import httpx2
 import typer
-from kafila_proto import agent_pb2 as pb
 
 from kafila_agent.ctl.client import local_agent
 from kafila_agent.ctl.completions import ApiError, stream_chat
 from kafila_agent.ctl.exit_status import FAILURE, NOT_FOUND, fail
 from kafila_agent.ctl.options import StateDir
+from kafila_proto import agent_pb2 as pb
 
 _HELP = "Type a message. /reset forgets the conversation, /quit (or Ctrl-D) ends; Ctrl-C stops an answer."
 

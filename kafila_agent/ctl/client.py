@@ -8,9 +8,9 @@ from pathlib import Path
 
 import grpc
 import typer
-from kafila_proto import agent_pb2_grpc
 
 from kafila_agent.ctl.exit_status import FAILURE, NOT_FOUND, USAGE, fail
+from kafila_proto import agent_pb2_grpc
 
 _EXIT = {
     grpc.StatusCode.INVALID_ARGUMENT: USAGE,

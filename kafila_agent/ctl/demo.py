@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import grpc
 import httpx2
 import typer
-from kafila_proto import agent_pb2 as pb
 from rich.console import Console
 
 from kafila_agent.ctl.completions import ApiError, stream_chat
@@ -24,6 +23,7 @@ from kafila_agent.ctl.follow import follow
 from kafila_agent.ctl.local_fleet import FleetError, LocalFleet
 from kafila_agent.ctl.options import AsJson, Concurrency, Context, Dtype
 from kafila_agent.ctl.render import console, measured_paths, ring_line, seconds, status_json
+from kafila_proto import agent_pb2 as pb
 
 _NAMES = ("desk", "laptop", "tower", "attic", "studio", "den", "shed", "loft")
 _PROMPT = "Explain in a few sentences why the sky is blue."

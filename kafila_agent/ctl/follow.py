@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from kafila_proto import agent_pb2 as pb
-from kafila_proto.rendezvous_pb2 import MemberState
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from kafila_agent.ctl.render import console, measured_paths, plan_table, ring_line
+from kafila_proto import agent_pb2 as pb
+from kafila_proto.rendezvous_pb2 import MemberState
 
 _SAID = {
     MemberState.PROBING: "measures itself",

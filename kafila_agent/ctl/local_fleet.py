@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 import grpc
+
 from kafila_proto import agent_pb2 as pb
 from kafila_proto import agent_pb2_grpc
 

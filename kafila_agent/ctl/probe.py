@@ -6,11 +6,11 @@ import json
 from typing import Annotated
 
 import typer
-from kafila_proto import agent_pb2 as pb
 
 from kafila_agent.ctl.client import local_agent
 from kafila_agent.ctl.options import AsJson, Dtype, StateDir
 from kafila_agent.ctl.render import console, seconds, size
+from kafila_proto import agent_pb2 as pb
 
 
 def probe(

@@ -6,10 +6,11 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from kafila_proto import agent_pb2 as pb
-from kafila_proto.rendezvous_pb2 import MemberState
 from rich.console import Console
 from rich.table import Table
+
+from kafila_proto import agent_pb2 as pb
+from kafila_proto.rendezvous_pb2 import MemberState
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

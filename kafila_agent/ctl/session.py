@@ -6,13 +6,13 @@ import sys
 from typing import Annotated
 
 import typer
-from kafila_proto import agent_pb2 as pb
 
 from kafila_agent.ctl.client import local_agent
 from kafila_agent.ctl.exit_status import FAILURE, NOT_FOUND, fail
 from kafila_agent.ctl.follow import follow
 from kafila_agent.ctl.options import AsJson, Concurrency, Context, Dtype, StateDir
 from kafila_agent.ctl.render import print_status, status_json
+from kafila_proto import agent_pb2 as pb
 
 app = typer.Typer(help="Create, join, watch and leave a session.", no_args_is_help=True)
 

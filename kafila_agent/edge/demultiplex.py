@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kafila_proto import relay
-
 from kafila_agent.edge.check import is_check
 from kafila_agent.edge.events import AddressKnown, ConnectionIdAdded, ConnectionIdRemoved
 from kafila_agent.edge.link import Link
 from kafila_agent.edge.paths import RELAY, Address
 from kafila_agent.edge.quic import destination_connection_id
+from kafila_proto import relay
 
 MAX_ADDRESSES = 4096
 

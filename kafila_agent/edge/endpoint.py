@@ -13,9 +13,6 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
-from kafila_proto import stun
-from kafila_proto.udp_socket import drain, open_udp_socket, send
-
 from kafila_agent.edge.candidate import (
     Candidate,
     CandidateKind,
@@ -32,6 +29,8 @@ from kafila_agent.edge.neighbour import Neighbour, RequestCircuit, SocketAddress
 from kafila_agent.edge.paths import DATAGRAM_BYTES
 from kafila_agent.edge.reflection import Reflections
 from kafila_agent.edge.session import EdgeSession
+from kafila_proto import stun
+from kafila_proto.udp_socket import drain, open_udp_socket, send
 
 _ANY_IPV4 = "0.0.0.0"  # noqa: S104  members reach an agent on whatever interface they share with it
 _DATAGRAMS_A_TURN = 32  # decrypting them takes some 5 ms: then a frame that is whole goes on

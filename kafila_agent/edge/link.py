@@ -20,8 +20,6 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kafila_proto.relay import HEADER_BYTES as RELAY_HEADER_BYTES
-
 from kafila_agent.edge.binding import CircuitBinding
 from kafila_agent.edge.check import Check, PairKey
 from kafila_agent.edge.connection import ConnectionState, EdgeConnection
@@ -39,6 +37,7 @@ from kafila_agent.edge.events import (
 from kafila_agent.edge.paths import DATAGRAM_BYTES, MIN_DATAGRAM_BYTES, RELAY, Address, PathReady, Paths
 from kafila_agent.edge.quic import is_initial
 from kafila_agent.edge.session import EdgeSession
+from kafila_proto.relay import HEADER_BYTES as RELAY_HEADER_BYTES
 
 DIRECT_S = 2.5
 CONNECT_S = 30.0

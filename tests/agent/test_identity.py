@@ -1,9 +1,9 @@
 import pytest
+
+from kafila_agent.identity import IDENTITY_FILE, load_identity
 from kafila_proto.certificate import CertificateError
 from kafila_proto.names import InvalidName
 from kafila_proto.signed import Label, seal, verify
-
-from kafila_agent.identity import IDENTITY_FILE, load_identity
 
 
 def test_made_once_and_kept(tmp_path):

@@ -1,9 +1,9 @@
 import itertools
 
 import pytest
-from kafila_proto import rendezvous_pb2
 
 from kafila_agent.lifecycle import Command, Event, IllegalEvent, Lifecycle, State
+from kafila_proto import rendezvous_pb2
 
 WAY = [
     (Event.CHARTERED, State.PROBING, Command.PROBE),

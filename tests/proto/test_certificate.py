@@ -5,6 +5,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding
+
 from kafila_proto.certificate import (
     CertificateError,
     common_name,

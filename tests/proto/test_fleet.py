@@ -1,6 +1,10 @@
 import json
 
 import pytest
+
+from kafila_planner.facts import FleetError, parse_fleet
+from kafila_planner.planner import plan_ring
+from kafila_planner.ring import plan_to_json
 from kafila_proto import rendezvous_pb2 as pb
 from kafila_proto.fleet import (
     canonical_json,
@@ -10,10 +14,6 @@ from kafila_proto.fleet import (
     first_difference,
     plan_fleet,
 )
-
-from kafila_planner.facts import FleetError, parse_fleet
-from kafila_planner.planner import plan_ring
-from kafila_planner.ring import plan_to_json
 
 MODEL = {"name": "m", "blocks": 6, "block_bytes": 10, "head_bytes": 5, "kv_bytes_per_token_per_block": 1}
 

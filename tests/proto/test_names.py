@@ -1,4 +1,5 @@
 import pytest
+
 from kafila_proto.names import MAX_SHOWN_LENGTH, InvalidName, check_name, derive_name, printable
 
 

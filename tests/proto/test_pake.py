@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+
 from kafila_proto.pake import Exchange, PakeError, Role, Transcript
 
 WORDS = ("walnut", "otter")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kafila_proto import relay, stun
 from kafila_proto.relay import RelayKind
 

@@ -1,6 +1,7 @@
 import re
 
 import pytest
+
 from kafila_proto.session_code import (
     PREFIX_LENGTH,
     SessionCode,

@@ -1,4 +1,5 @@
 import pytest
+
 from kafila_proto import rendezvous_pb2 as pb
 from kafila_proto.certificate import make_certificate
 from kafila_proto.signed import Label, SignatureError, make_signature, seal, verify, verify_signature

@@ -4,6 +4,7 @@ import pytest
 from aioice.stun import Class, Method
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kafila_proto import stun
 
 ports = st.integers(0, 65535)

@@ -3,9 +3,10 @@ from __future__ import annotations
 import socket
 
 import pytest
+from structlog.testing import capture_logs
+
 from kafila_proto import udp_socket
 from kafila_proto.udp_socket import drain, open_udp_socket, send
-from structlog.testing import capture_logs
 
 
 @pytest.fixture

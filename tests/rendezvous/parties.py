@@ -6,14 +6,13 @@ import asyncio
 import json
 import secrets
 
-from kafila_proto import rendezvous_pb2 as pb
-from kafila_proto.certificate import make_certificate
-from kafila_proto.session_code import SessionCode, make_words
-
 from kafila_agent.control import introduction as intro
 from kafila_agent.control.charter import make_charter, make_report, verify_charter
 from kafila_agent.control.link import RendezvousLink
 from kafila_agent.identity import Identity
+from kafila_proto import rendezvous_pb2 as pb
+from kafila_proto.certificate import make_certificate
+from kafila_proto.session_code import SessionCode, make_words
 
 PATIENCE_S = 10.0
 MODEL = {

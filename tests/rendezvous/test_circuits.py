@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from kafila_proto import relay
 
+from kafila_proto import relay
 from kafila_rendezvous.circuits import (
     ALLOCATED_S,
     IDLE_S,

@@ -6,9 +6,9 @@ import asyncio
 import socket
 
 import pytest
+
 from kafila_proto import relay, stun
 from kafila_proto.udp_socket import open_udp_socket
-
 from kafila_rendezvous.circuits import Circuits
 from kafila_rendezvous.datagrams import serve_datagrams
 

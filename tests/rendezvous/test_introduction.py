@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from kafila_proto.rendezvous_pb2 import Introduction
 
+from kafila_proto.rendezvous_pb2 import Introduction
 from kafila_rendezvous.introduction import ATTEMPT_S, Introductions
 from kafila_rendezvous.outcome import RequestRefused
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from kafila_proto import rendezvous_pb2 as pb
-from kafila_proto.certificate import make_certificate
-from kafila_proto.signed import Label, seal
 
 from kafila_agent.control import introduction as intro
 from kafila_agent.control.charter import StatementError, countersign, verify_plan
 from kafila_agent.identity import Identity
+from kafila_proto import rendezvous_pb2 as pb
+from kafila_proto.certificate import make_certificate
+from kafila_proto.signed import Label, seal
 
 LIAR = Identity("liar", make_certificate("kafila-agent"))
 SKIP = ("member", "Send", "Stopped")

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafila_proto import stun
 
+from kafila_proto import stun
 from kafila_rendezvous.reflector import reflect
 
 SOURCE, LOCAL, OTHER = ("198.18.0.9", 4000), ("203.0.113.1", 7000), ("203.0.113.1", 7001)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from kafila_proto import rendezvous_pb2 as pb
 
+from kafila_proto import rendezvous_pb2 as pb
 from kafila_rendezvous.introduction import ATTEMPT_S
 from kafila_rendezvous.limits import Limits
 from kafila_rendezvous.outcome import RequestRefused

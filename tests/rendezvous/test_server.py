@@ -8,18 +8,18 @@ import urllib.request
 
 import grpc
 import pytest
-from kafila_proto import PROTOCOL, VERSION
-from kafila_proto import rendezvous_pb2 as pb
-from kafila_proto.certificate import common_name
-from kafila_proto.rendezvous_pb2_grpc import RendezvousStub
-from kafila_proto.session_code import SessionCode
-from kafila_proto.signed import Label
 from structlog.testing import capture_logs
 
 from kafila_agent.control import introduction as intro
 from kafila_agent.control.charter import countersign, verify_plan
 from kafila_agent.control.link import LinkRefused
 from kafila_agent.identity import load_identity
+from kafila_proto import PROTOCOL, VERSION
+from kafila_proto import rendezvous_pb2 as pb
+from kafila_proto.certificate import common_name
+from kafila_proto.rendezvous_pb2_grpc import RendezvousStub
+from kafila_proto.session_code import SessionCode
+from kafila_proto.signed import Label
 from kafila_rendezvous.outcome import RequestRefused
 from kafila_rendezvous.server import Config, PortInUse, start_rendezvous
 from kafila_rendezvous.service import check_hello

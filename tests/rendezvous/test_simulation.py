@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from kafila_proto import rendezvous_pb2 as pb
 
+from kafila_proto import rendezvous_pb2 as pb
 from kafila_rendezvous.limits import Limits
 from kafila_rendezvous.session import Session, SessionState
 

@@ -9,7 +9,6 @@ from kafila_proto import rendezvous_pb2 as pb
 from kafila_proto.certificate import make_certificate
 from kafila_proto.fleet import plan_fleet
 from kafila_proto.signed import Label, make_signature, seal
-
 from kafila_rendezvous.limits import Limits
 from kafila_rendezvous.outcome import GrantCircuit, PlanFleet, Send, SessionOver
 from kafila_rendezvous.registry import Registry

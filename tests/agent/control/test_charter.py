@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from kafila_proto import rendezvous_pb2 as pb
-from kafila_proto.certificate import make_certificate
-from kafila_proto.fleet import plan_fleet
-from kafila_proto.signed import Label, seal
 
 from kafila_agent.control.charter import (
     StatementError,
@@ -20,6 +16,10 @@ from kafila_agent.control.charter import (
     verify_reports,
 )
 from kafila_agent.identity import Identity
+from kafila_proto import rendezvous_pb2 as pb
+from kafila_proto.certificate import make_certificate
+from kafila_proto.fleet import plan_fleet
+from kafila_proto.signed import Label, seal
 
 SESSION_ID = b"s" * 16
 MODEL = {"name": "m", "blocks": 6, "block_bytes": 10, "head_bytes": 5, "kv_bytes_per_token_per_block": 1}

@@ -5,9 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from kafila_proto import rendezvous_pb2 as pb
-from kafila_proto.certificate import fingerprint, make_certificate
-from kafila_proto.session_code import SessionCode
 
 from kafila_agent.control.introduction import (
     ATTEMPT_S,
@@ -27,6 +24,9 @@ from kafila_agent.control.introduction import (
     Stopped,
     Tick,
 )
+from kafila_proto import rendezvous_pb2 as pb
+from kafila_proto.certificate import fingerprint, make_certificate
+from kafila_proto.session_code import SessionCode
 
 CODE = SessionCode("123456", ("walnut", "otter"))
 WRONG = SessionCode("123456", ("walnut", "acorn"))

@@ -7,8 +7,6 @@ import socket
 import time
 
 import pytest
-from kafila_proto import VERSION
-from kafila_proto import rendezvous_pb2 as pb
 
 from kafila_agent.control.link import (
     FIRST_DELAY_S,
@@ -21,6 +19,8 @@ from kafila_agent.control.link import (
 )
 from kafila_agent.control.pin import PinMismatch, Unreachable
 from kafila_agent.identity import load_identity
+from kafila_proto import VERSION
+from kafila_proto import rendezvous_pb2 as pb
 
 PATIENCE_S = 10.0
 

@@ -4,9 +4,9 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
-from kafila_proto import relay
 
 from kafila_agent.edge.binding import BindingState, CircuitBinding
+from kafila_proto import relay
 from kafila_rendezvous.circuits import Circuits
 
 HERE, THERE = ("a", 1), ("b", 2)

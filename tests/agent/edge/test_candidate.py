@@ -3,7 +3,6 @@ from __future__ import annotations
 import ipaddress
 
 import pytest
-from kafila_proto.rendezvous_pb2 import Candidate as CandidateMessage
 
 from kafila_agent.edge.candidate import (
     MAX_CANDIDATES,
@@ -14,6 +13,7 @@ from kafila_agent.edge.candidate import (
     interface_hosts,
     is_usable,
 )
+from kafila_proto.rendezvous_pb2 import Candidate as CandidateMessage
 
 
 @pytest.mark.parametrize(

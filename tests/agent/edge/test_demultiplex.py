@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafila_proto import relay
 
 from kafila_agent.edge.check import CheckKind
 from kafila_agent.edge.demultiplex import MAX_ADDRESSES, Demultiplexer
 from kafila_agent.edge.events import AddressKnown, ConnectionIdAdded, ConnectionIdRemoved, Opened
 from kafila_agent.edge.link import Link
 from kafila_agent.edge.paths import RELAY
+from kafila_proto import relay
 
 RELAY_ADDRESS, SOMEWHERE = ("198.18.0.2", 7000), ("198.18.1.2", 4000)
 

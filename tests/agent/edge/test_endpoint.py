@@ -8,13 +8,13 @@ import os
 import random
 
 import pytest
-from kafila_proto import relay, stun
-from kafila_proto.udp_socket import open_udp_socket
 
 from kafila_agent.edge.candidate import Candidate, CandidateKind
 from kafila_agent.edge.check import CheckKind
 from kafila_agent.edge.edge import EdgeError
 from kafila_agent.edge.endpoint import EdgeEndpoint
+from kafila_proto import relay, stun
+from kafila_proto.udp_socket import open_udp_socket
 from kafila_rendezvous.circuits import Circuits
 from kafila_rendezvous.datagrams import serve_datagrams
 
