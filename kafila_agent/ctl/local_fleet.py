@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -116,6 +117,7 @@ class LocalFleet:
                 stdout=stdout,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which ends them in order
+                env=os.environ | {"TMPDIR": str(self.directory)},  # what libraries leave there goes with it
             )
         return self._processes[name]
 
