@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 from collections.abc import AsyncIterator
 from threading import Thread
@@ -220,5 +221,8 @@ class Agent:
 
 
 def _import_heavy() -> None:
+    """Import what lives as long as the program, with the collector off (main.py); then leave it out of its rounds."""
     for name in _HEAVY_MODULES:
         importlib.import_module(name)
+    gc.freeze()
+    gc.enable()

@@ -29,6 +29,7 @@ from kafila_agent.machine import Machine
 from kafila_agent.measuring import measure_machine
 from kafila_agent.membership import Membership
 from kafila_planner.facts import member_to_json, model_to_json
+from kafila_planner.objective import parse_objective
 from kafila_proto import agent_pb2 as pb
 from kafila_proto.pake import SESSION_ID_BYTES
 from kafila_proto.rendezvous_pb2 import FromAgent, Leave, ModelReference, ToAgent
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 DTYPES = ("bfloat16", "float16", "float32")
+DEFAULT_OBJECTIVE = "throughput"
 _ANSWER_S = 10.0  # how long the rendezvous may take to give a number
 
 
@@ -67,7 +69,7 @@ class Entry:
                 request.members,
                 request.context_tokens,
                 request.concurrency,
-                request.objective or "throughput",
+                request.objective or DEFAULT_OBJECTIVE,
             )
             session_id = os.urandom(SESSION_ID_BYTES)
             hosting = Hosting(self._machine, session_id, terms, attachment.rendezvous_fingerprint)
@@ -268,6 +270,10 @@ class Entry:
         from kafila_agent.model.facts import describe_model
 
         dtype = self._checked_dtype(request.dtype or DTYPES[0])
+        try:
+            parse_objective(request.objective or DEFAULT_OBJECTIVE)
+        except ValueError as error:
+            raise AgentError(Fault.INVALID, f"--{error}") from error
         manifest = self._manifest(request.model)
         limit = getattr(manifest.model_config, "max_position_embeddings", None)
         if limit is not None and request.context_tokens > limit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,6 +19,8 @@ StateDir = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-Dtype = Annotated[str, typer.Option("--dtype", help="bfloat16, float16 or float32.")]
+Dtype = Annotated[
+    Literal["bfloat16", "float16", "float32"], typer.Option("--dtype", help="What it is computed in.")
+]
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens a conversation may hold.")]
 Concurrency = Annotated[int, typer.Option("--concurrency", min=1, max=1024, help="Conversations at once.")]

@@ -189,6 +189,26 @@ def test_who_leaves_is_named_to_the_others_and_all_can_start_anew(fleet, smollm2
     assert until(fleet, "desk", *OVER).session.state == pb.SessionStatus.SERVING
 
 
+@pytest.mark.parametrize(
+    ("changes", "fault", "words"),
+    [
+        ({"context_tokens": 100_000}, grpc.StatusCode.INVALID_ARGUMENT, ["100000", "8192"]),
+        ({"dtype": "int3"}, grpc.StatusCode.INVALID_ARGUMENT, ["int3", "bfloat16"]),
+        ({"model": "no/such/model"}, grpc.StatusCode.NOT_FOUND, ["no/such/model"]),
+        ({"members": 65}, grpc.StatusCode.FAILED_PRECONDITION, ["65"]),
+        ({"objective": "fastest"}, grpc.StatusCode.INVALID_ARGUMENT, ["fastest", "throughput"]),
+    ],
+)
+def test_what_cannot_be_created_is_named_and_leaves_nothing(fleet, smollm2, changes, fault, words):
+    request = {"model": smollm2, "members": 2} | changes
+    with pytest.raises(grpc.RpcError) as refused:
+        create(fleet, request.pop("model"), request.pop("members"), **request)
+    assert refused.value.code() is fault
+    assert all(word in refused.value.details() for word in words), refused.value.details()
+    state = fleet.agent("desk").GetStatus(pb.StatusRequest()).session.state
+    assert state in (pb.SessionStatus.NONE, pb.SessionStatus.CLOSED)
+
+
 def test_a_second_session_is_refused_while_in_one(fleet, smollm2):
     create(fleet, smollm2, 2)
     with pytest.raises(grpc.RpcError) as refused:
