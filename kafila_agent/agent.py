@@ -7,12 +7,11 @@ import gc
 import importlib
 from collections.abc import AsyncIterator
 from threading import Thread
+from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
 
 import structlog
 
-from kafila_agent.api.openai_routes import SERVING, Service
-from kafila_agent.api.server import ApiServer, ApiServerError
 from kafila_agent.config import AgentConfig
 from kafila_agent.control.link import RendezvousLink
 from kafila_agent.control.local import AgentError, ControlSocket, Fault
@@ -20,7 +19,6 @@ from kafila_agent.control.pin import LinkError
 from kafila_agent.edge.endpoint import EdgeEndpoint
 from kafila_agent.entry import Entry
 from kafila_agent.identity import Identity, load_identity
-from kafila_agent.lifecycle import State
 from kafila_agent.machine import Machine
 from kafila_agent.metrics import AgentMetrics, StatusCollector, serve_metrics
 from kafila_agent.status import build_status
@@ -30,10 +28,14 @@ from kafila_proto.certificate import CertificateError
 from kafila_proto.names import InvalidName
 from kafila_proto.rendezvous_pb2 import ToAgent
 
+if TYPE_CHECKING:
+    from kafila_agent.api.server import ApiServer
+
 log = structlog.get_logger()
 
 # What a session will need and takes seconds to import: done while nobody waits for it yet.
 _HEAVY_MODULES = (
+    "kafila_agent.service",
     "kafila_agent.model.blocks",
     "kafila_agent.stage.loop",
     "kafila_agent.head.engine",
@@ -86,13 +88,12 @@ class Agent:
         link.on_message = self._receive
         link.on_lost = self._lost
         link.on_attached = lambda attachment: self._changed()
-        # Last what others see: by then there is something behind it.
         await self._open_local(metrics)
-        self._tasks = [
-            asyncio.create_task(self._machine.carry_out_posts()),
-            asyncio.create_task(asyncio.to_thread(_import_heavy)),
-        ]
+        importing = asyncio.create_task(asyncio.to_thread(_import_heavy))
+        self._tasks = [importing, asyncio.create_task(self._machine.carry_out_posts())]
         await self._attach(link)
+        await importing
+        await self._open_api()
 
     def _open_endpoint(self, identity: Identity) -> EdgeEndpoint:
         host, port = self._config.udp_host, self._config.udp_port
@@ -107,11 +108,6 @@ class Agent:
         config = self._config
         self._control = ControlSocket(config.control_socket, self)
         await self._control.start()
-        try:
-            self._api = ApiServer(config.api_host, config.api_port, self._service)
-            await self._api.start()
-        except ApiServerError as error:
-            raise AgentError(Fault.REFUSED, str(error)) from error
         metrics.registry.register(StatusCollector(self.status, lambda: self.machine.endpoint.edges))
         try:
             self._metrics_server = serve_metrics(metrics.registry, "127.0.0.1", config.metrics_port)
@@ -121,6 +117,17 @@ class Agent:
                 f"cannot serve metrics at 127.0.0.1:{config.metrics_port} ({error.strerror}): "
                 "choose another --metrics-port",
             ) from error
+
+    async def _open_api(self) -> None:
+        from kafila_agent.probe.device import DeviceError, check_device
+        from kafila_agent.service import open_api
+
+        try:
+            await asyncio.to_thread(check_device, self._config.device)
+        except DeviceError as error:
+            raise AgentError(Fault.INVALID, str(error)) from error
+        self._api = await open_api(self._config, lambda: self.entry.membership)
+        self._changed()
 
     async def _attach(self, link: RendezvousLink) -> None:
         try:
@@ -164,25 +171,6 @@ class Agent:
     def _changed(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
-
-    def _service(self) -> Service:
-        """What this agent can do for an API client right now."""
-        membership = self.entry.membership
-        if membership is None or membership.state is State.LEFT:
-            reason = f" ({membership.reason})" if membership else ""
-            return Service(
-                "idle", f"this machine is in no session{reason}: create or join one with kafila-ctl"
-            )
-        model = membership.charter.model.name or None
-        if membership.seat is None:
-            state = membership.state.name.lower()
-            return Service(state, f"the session does not serve yet: this machine is {state}", model)
-        if membership.seat.engine is None:
-            head = membership.seat.plan.head
-            return Service(
-                "member", f"{head} is the head of this session: use the API on that machine", model
-            )
-        return Service(SERVING, "", model, membership.seat.engine, membership.served_since)
 
     # What kafila-ctl asks
 

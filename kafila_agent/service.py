@@ -1,0 +1,37 @@
+"""What this agent can do for an API client right now, and the server that tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kafila_agent.api.openai_routes import SERVING, Service
+from kafila_agent.api.server import ApiServer, ApiServerError
+from kafila_agent.config import AgentConfig
+from kafila_agent.control.local import AgentError, Fault
+from kafila_agent.lifecycle import State
+from kafila_agent.membership import Membership
+
+
+async def open_api(config: AgentConfig, membership: Callable[[], Membership | None]) -> ApiServer:
+    """Serve OpenAI's API where ``config`` says. Raises AgentError naming the port and its option."""
+    try:
+        server = ApiServer(config.api_host, config.api_port, lambda: describe_service(membership()))
+        await server.start()
+    except ApiServerError as error:
+        raise AgentError(Fault.REFUSED, str(error)) from error
+    return server
+
+
+def describe_service(membership: Membership | None) -> Service:
+    """What a client may ask of a member in this state, or what it is told instead."""
+    if membership is None or membership.state is State.LEFT:
+        reason = f" ({membership.reason})" if membership else ""
+        return Service("idle", f"this machine is in no session{reason}: create or join one with kafila-ctl")
+    model = membership.charter.model.name or None
+    if membership.seat is None:
+        state = membership.state.name.lower()
+        return Service(state, f"the session does not serve yet: this machine is {state}", model)
+    if membership.seat.engine is None:
+        head = membership.seat.plan.head
+        return Service("member", f"{head} is the head of this session: use the API on that machine", model)
+    return Service(SERVING, "", model, membership.seat.engine, membership.served_since)
