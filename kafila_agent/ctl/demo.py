@@ -48,7 +48,7 @@ def demo(
     names = list(_NAMES[:members])
     say = console()
     try:
-        say.print(f"Starting a rendezvous and {members} agents: {', '.join(names)}", highlight=False)
+        say.print(f"Starting a rendezvous and {members} agent{'s' * (members > 1)}: {', '.join(names)}", highlight=False)
         with LocalFleet(dict.fromkeys(names, _agent_args(model, relay))) as fleet:
             request = pb.CreateRequest(
                 model=model, members=members, context_tokens=context, concurrency=concurrency, dtype=dtype
@@ -106,7 +106,8 @@ def _form(fleet: LocalFleet, request: pb.CreateRequest, say: Console) -> str:
     """Create the session on the first agent, join it from the others by its code; return the head's name."""
     host, *others = fleet.names
     status = fleet.agent(host).CreateSession(request)
-    say.print(f"Session code on {host}: [bold]{status.session.code}[/]", highlight=False)
+    if status.session.code:
+        say.print(f"Session code on {host}: [bold]{status.session.code}[/]", highlight=False)
     joining = threading.Thread(target=_join_all, args=(fleet, others, status.session.code), daemon=True)
     joining.start()
     status = follow(fleet.agent(host))

@@ -91,7 +91,12 @@ def leave(state_dir: StateDir) -> None:
 
 
 def _until_serving(agent, as_json: bool) -> None:
-    snapshot = follow(agent)
+    try:
+        snapshot = follow(agent)
+    except KeyboardInterrupt:
+        typer.echo("\nThe session goes on without this view: `kafila-ctl session status` shows it,", err=True)
+        typer.echo("`kafila-ctl session leave` ends it.", err=True)
+        raise
     if as_json:
         typer.echo(status_json(snapshot))
     ended = snapshot.session
