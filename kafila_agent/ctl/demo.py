@@ -48,7 +48,10 @@ def demo(
     names = list(_NAMES[:members])
     say = console()
     try:
-        say.print(f"Starting a rendezvous and {members} agent{'s' * (members > 1)}: {', '.join(names)}", highlight=False)
+        say.print(
+            f"Starting a rendezvous and {members} agent{'s'[: members - 1]}: {', '.join(names)}",
+            highlight=False,
+        )
         with LocalFleet(dict.fromkeys(names, _agent_args(model, relay))) as fleet:
             request = pb.CreateRequest(
                 model=model, members=members, context_tokens=context, concurrency=concurrency, dtype=dtype
