@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate, pairwise
+from math import fsum
 from typing import Any, Protocol
 
 from kafila_planner.cost import Seat
@@ -42,8 +43,8 @@ class Division:
 
     @property
     def sum_s(self) -> float:
-        """One token's compute round the ring."""
-        return sum(self.costs_s)
+        """One token's compute round the ring, rounded once: the same from every head, so ties are seen."""
+        return fsum(self.costs_s)
 
     @property
     def ranges(self) -> list[tuple[int, int]]:

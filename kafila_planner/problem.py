@@ -41,6 +41,12 @@ class Problem:
         """What the measurements allow."""
         return self.seating.tier
 
+    @property
+    def lacks_room(self) -> bool:
+        """All rooms together hold less than the model: no order or division can change that."""
+        needs = self.chain.needs_bytes(0, self.chain.blocks, True)
+        return needs > sum(seat.room_bytes for seat in self.seats)
+
     def divider(self, rule: DivisionRule, seats: Sequence[Seat] | None = None) -> Divider:
         """The rule's divider over these seats (the problem's own, unless others are given)."""
         chosen = self.seats if seats is None else seats

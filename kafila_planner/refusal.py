@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kafila_planner.division import DivisionRule, undersized_places
 from kafila_planner.head import Placement, best_per_head
-from kafila_planner.order import cheapest_cycle
-from kafila_planner.placement import directions, fits
+from kafila_planner.order import EXACT_MEMBERS, cheapest_cycle
+from kafila_planner.placement import directions, fits, proves_refusal
 from kafila_planner.problem import Problem
-from kafila_planner.remedy import remedies
+from kafila_planner.reach import ReachTable
+from kafila_planner.remedy import least_room, remedies
 from kafila_planner.ring import Refusal, Undersized
 
 
@@ -23,17 +25,38 @@ def refuse(problem: Problem, rule: DivisionRule) -> Refusal:
             unseated=problem.seating.unseated,
         )
     undersized = _undersized(problem, placement)
-    names = [one.member for one in undersized]
-    found = remedies(problem.fleet, [seat.name for seat in problem.seats], lambda fleet: fits(fleet, rule))
+    found = remedies(problem.fleet, lambda fleet: fits(fleet, rule), _least_rooms(problem, rule))
+    return Refusal(_reason(problem, rule, undersized), undersized, found, problem.seating.unseated)
+
+
+def _reason(problem: Problem, rule: DivisionRule, undersized: Sequence[Undersized]) -> str:
+    """What does not fit, and whether that is certain for every order of the ring."""
+    model, fleet, members = problem.fleet.model.name, problem.fleet, len(problem.seats)
+    session = f"at context {fleet.context_tokens} x concurrency {fleet.concurrency}"
     shown = ", ".join(f"{one.member} (needs {one.needs_bytes}, has {one.room_bytes})" for one in undersized)
-    reason = (
-        f"no division of {problem.fleet.model.name} fits the members' room at context "
-        f"{problem.fleet.context_tokens} x concurrency {problem.fleet.concurrency}; "
-        f"undersized, in bytes: {shown}"
-        if problem.searches(rule)
-        else f"this division exceeds the room of {', '.join(names)}; in bytes: {shown}"
-    )
-    return Refusal(reason, undersized, found, problem.seating.unseated)
+    if problem.searches(rule) and proves_refusal(problem, rule):
+        what = f"no division of {model} fits the members' room {session}"
+    elif problem.searches(rule):
+        what = (
+            f"no division of {model} that fits the members' room {session} was found; of the orders of "
+            f"{members} members only the cheapest and those near it were tried, so there may be one"
+        )
+    else:
+        share = (
+            f"the {rule} division" if rule is not DivisionRule.PLANNER else "a division in proportion to room"
+        )
+        what = f"{share} of {model} does not fit the members' room {session}"
+    return f"{what}; undersized, in bytes: {shown}"
+
+
+def _least_rooms(problem: Problem, rule: DivisionRule) -> dict[str, int | None]:
+    """For each member, the least room that would do alone: in any order, as far as orders can be judged."""
+    names = [seat.name for seat in problem.seats]
+    if not problem.searches(rule) or problem.chain.equal:
+        return {name: least_room(problem.fleet, name, lambda fleet: fits(fleet, rule)) for name in names}
+    if len(names) > EXACT_MEMBERS:
+        return {}
+    return dict(zip(names, ReachTable(problem).least_rooms(), strict=True))
 
 
 def _placement_ignoring_room(problem: Problem, rule: DivisionRule) -> Placement | None:

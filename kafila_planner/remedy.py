@@ -1,24 +1,24 @@
 """What would make a refused session fit: the smallest single changes, found by asking again.
 
-Each is a bisection over one number with the planner itself as judge, so an answer is never a guess.
+Each is a bisection over one number with the planner itself as judge, or comes from a table of all orders,
+so an answer is never a guess.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from kafila_planner.facts import Fleet
+from kafila_planner.fields import MAX_BYTES
 from kafila_planner.memory import chain_of
 from kafila_planner.ring import Remedy
 
 Fits = Callable[[Fleet], bool]
 
 
-def remedies(fleet: Fleet, names: Sequence[str], fits: Fits) -> tuple[Remedy, ...]:
-    """The longest context, the most users, and per member named the least room that would do alone."""
-    chain = chain_of(fleet)
-    everything = chain.needs_bytes(0, chain.blocks, True)
+def remedies(fleet: Fleet, fits: Fits, least_rooms: Mapping[str, int | None]) -> tuple[Remedy, ...]:
+    """The longest context, the most users, and for each member given the least room that would do alone."""
     found = []
     context = _largest(fleet.context_tokens - 1, lambda tokens: fits(with_context(fleet, tokens)))
     if context:
@@ -26,13 +26,19 @@ def remedies(fleet: Fleet, names: Sequence[str], fits: Fits) -> tuple[Remedy, ..
     users = _largest(fleet.concurrency - 1, lambda users: fits(replace(fleet, concurrency=users)))
     if users:
         found.append(Remedy("concurrency", users))
-    rooms = []
-    for name in names:
-        room = _room_of(fleet, name)
-        needed = _smallest(room + 1, everything, lambda to, name=name: fits(with_room(fleet, name, to)))  # type: ignore[misc]
-        if needed is not None:
-            rooms.append(Remedy("memory_bytes", needed, member=name, more_bytes=needed - room))
+    rooms = [
+        Remedy("memory_bytes", least, member=name, more_bytes=least - _room_of(fleet, name))
+        for name, least in least_rooms.items()
+        if least is not None
+    ]
     return (*found, *sorted(rooms, key=lambda remedy: remedy.more_bytes or 0))
+
+
+def least_room(fleet: Fleet, name: str, fits: Fits) -> int | None:
+    """The least room of one member that would do, all else the same; None if none would."""
+    chain = chain_of(fleet)
+    everything = min(chain.needs_bytes(0, chain.blocks, True), MAX_BYTES)
+    return _smallest(_room_of(fleet, name) + 1, everything, lambda room: fits(with_room(fleet, name, room)))
 
 
 def with_context(fleet: Fleet, tokens: int) -> Fleet:
