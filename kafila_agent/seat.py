@@ -10,6 +10,7 @@ import structlog
 
 from kafila_agent.edge.edge import Edge
 from kafila_agent.edge.frame import Dtype, Frame, FrameError, Kind, parse_frame
+from kafila_planner.predict import CHUNK_TOKENS
 from kafila_planner.ring import RingPlan
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 # Rows of a prefill frame. Chunks start at multiples of it, so it must be the same whoever is head.
-PREFILL_CHUNK = 256
+PREFILL_CHUNK = CHUNK_TOKENS
 _ERROR_BYTES = 1000
 
 

@@ -102,10 +102,16 @@ def front(fleet: Fleet) -> list[tuple[float, float]]:
 
 def gains(fleet: Fleet, plan: RingPlan) -> list[Gain]:
     """Other anchors and (unequal blocks) neighbouring orders with a shorter slowest stage, best first."""
-    if plan.bottleneck_s is None or plan.objective != "throughput" or plan.division != DivisionRule.PLANNER:
+    if plan.bottleneck_s is None or not weighs_changes(plan):
         return []
     found = [*_other_anchors(fleet, plan, plan.bottleneck_s), *_other_orders(fleet, plan, plan.bottleneck_s)]
     return sorted((gain for gain in found if gain.share > 0), key=lambda gain: -gain.share)
+
+
+def weighs_changes(plan: RingPlan) -> bool:
+    """Whether other anchors and orders are looked into: for the paper's rule with its own cost model."""
+    by_the_rule = plan.objective == "throughput" and plan.division == DivisionRule.PLANNER
+    return by_the_rule and plan.bottleneck_s is not None
 
 
 def _other_anchors(fleet: Fleet, plan: RingPlan, bottleneck_s: float) -> list[Gain]:

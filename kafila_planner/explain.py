@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kafila_planner.advice import front, gains, outlooks, without_each
+from kafila_planner.advice import Without, front, gains, outlooks, weighs_changes, without_each
 from kafila_planner.division import DivisionRule
 from kafila_planner.facts import Fleet, MemberFacts
 from kafila_planner.head import MARGIN, best_per_head
@@ -77,18 +77,25 @@ def _stage_sentence(problem: Problem, plan: RingPlan, stage: Stage, member: Memb
 
 
 def _why_no_more(chain: Chain, plan: RingPlan, stage: Stage, member: MemberFacts) -> str:
-    """What keeps a stage from taking another block (the smallest there is)."""
+    """What keeps a stage from taking the lighter of the blocks at its borders."""
     assert member.bandwidth_bytes_per_s is not None
     assert stage.predicted_s is not None
     assert plan.bottleneck_s is not None
-    if stage.needs_bytes + min(chain.held_bytes) > stage.room_bytes:
+    if len(plan.stages) == 1:
+        return "it is alone"
+    beside = [block for block in (stage.start - 1, stage.end) if 0 <= block < chain.blocks]
+    if stage.needs_bytes + min(chain.held_bytes[block] for block in beside) > stage.room_bytes:
         return "its room is full"
-    more_s = member.block_overhead_s + min(chain.read_bytes) / member.bandwidth_bytes_per_s
-    if stage.predicted_s == plan.bottleneck_s:
+    more_s = (
+        member.block_overhead_s + min(chain.read_bytes[at] for at in beside) / member.bandwidth_bytes_per_s
+    )
+    if stage.predicted_s == plan.bottleneck_s and plan.objective == "throughput":
         return "it is the slowest stage, and no division has a quicker one"
     if stage.predicted_s + more_s > plan.bottleneck_s:
         return "one more would make it slower than the slowest stage"
-    return "members whose blocks cost less time took the rest"
+    if chain.equal:
+        return "members whose blocks cost less time took the rest"
+    return "with its borders anywhere else the stages would add up to more, or the slowest be slower"
 
 
 def _head_sentence(problem: Problem, plan: RingPlan) -> str:
@@ -103,8 +110,11 @@ def _head_sentence(problem: Problem, plan: RingPlan) -> str:
         )
         return f"{plan.head} is the head: {why}, and nothing measured prices another."
     if plan.objective != "throughput":
-        kept = "it opened the session and no other head is" if plan.head == anchor else f"{anchor} is not"
-        return f"{plan.head} is the head: {kept} better by more than {MARGIN:.0%} at what was asked for."
+        if plan.head == anchor:
+            why = f"it opened the session, and no other head is better by more than {MARGIN:.0%}"
+        else:
+            why = f"with {anchor}, who opened the session, it is over {MARGIN:.0%} worse or does not fit"
+        return f"{plan.head} is the head: {why}, by the objective {plan.objective}."
     index = {seat.name: number for number, seat in enumerate(problem.seats)}
     cycle = tuple(index[name] for name in plan.ring)
     found = best_per_head(
@@ -136,17 +146,19 @@ def _edge_sentence(edge: Edge, members: dict[str, MemberFacts]) -> str:
 
 
 def _order_sentence(plan: RingPlan) -> str:
+    if len(plan.ring) == 1:
+        return "There is no ring to order."
     if len(plan.ring) <= 3:
-        return (
-            "With so few members there is only one ring."
-            if len(plan.ring) > 1
-            else "There is no ring to order."
-        )
+        return "With so few members there is only one ring."
     if not plan.proven:
-        return "The order is a good one, found by local search: it is not proven the best."
+        return "The order is a good one, but not proven the best."
+    which = "there is for these members" if not plan.notes else "that fits"
     if plan.ring_cost_s is None:
-        return "The order has the fewest relayed edges; not every round trip to the rendezvous was measured."
-    return f"The order is the cheapest there is: its round trips add up to {plan.ring_cost_s * 1e3:.4g} ms."
+        return (
+            f"No order {which} has fewer relayed edges ({plan.relayed_edges}); it is not priced, since not every "
+            f"round trip to the rendezvous was measured."
+        )
+    return f"The order is the cheapest {which}: its round trips add up to {plan.ring_cost_s * 1e3:.4g} ms."
 
 
 def _limit_sentences(fleet: Fleet, plan: RingPlan) -> Iterator[str]:
@@ -171,15 +183,12 @@ def _limit_sentences(fleet: Fleet, plan: RingPlan) -> Iterator[str]:
 
 def _advice_sentences(fleet: Fleet, plan: RingPlan) -> Iterator[str]:
     for without in without_each(fleet, plan):
-        if not without.fits:
-            yield f"{without.member} is needed: the model does not fit without it."
-        elif without.tokens_per_s_one_user is not None:
-            yield (
-                f"Without {without.member}: {without.tokens_per_s_one_user:.3g} tokens/s for one user, "
-                f"{without.tokens_per_s_all_users:.3g} for {fleet.concurrency}."
-            )
-    for gain in gains(fleet, plan)[:3]:
+        yield _without_sentence(fleet, plan, without)
+    better = gains(fleet, plan)
+    for gain in better[:3]:
         yield f"With {gain.change} the slowest stage would be {gain.share:.1%} shorter."
+    if not better and weighs_changes(plan) and len(plan.ring) > 1:
+        yield "No other anchor, and no order near this one, would make the slowest stage shorter."
     for outlook in outlooks(fleet, plan):
         yield (
             f"Planned for {outlook.objective}: circuit {outlook.circuit_s * 1e3:.4g} ms, slowest stage "
@@ -187,11 +196,30 @@ def _advice_sentences(fleet: Fleet, plan: RingPlan) -> Iterator[str]:
         )
     points = front(fleet)
     if len(points) > 1:
-        shown = points if len(points) <= _FRONT_SHOWN else points[:: -(-len(points) // _FRONT_SHOWN)]
+        steps = min(len(points), _FRONT_SHOWN) - 1
+        shown = [points[round(step * (len(points) - 1) / steps)] for step in range(steps + 1)]
         pairs = ", ".join(f"{circuit * 1e3:.4g}/{slowest * 1e3:.3g}" for circuit, slowest in shown)
-        yield f"Circuit against slowest stage, in ms, best pairs ({len(shown)} of {len(points)}): {pairs}."
+        yield (
+            f"Pareto front, whoever is head: a shorter circuit costs a slower slowest stage; in ms, "
+            f"{len(shown)} of {len(points)} pairs: {pairs}."
+        )
     if plan.gap:
         yield f"No plan can be better at what was asked for by more than {plan.gap * 1e3:.3g} ms."
+
+
+def _without_sentence(fleet: Fleet, plan: RingPlan, without: Without) -> str:
+    if not without.fits:
+        return f"{without.member} is needed: the model does not fit without it."
+    one, everyone = without.tokens_per_s_one_user, without.tokens_per_s_all_users
+    if one is None or everyone is None:
+        return f"Without {without.member} the model fits too; what it would serve cannot be predicted."
+    now, now_everyone = plan.predicted.tokens_per_s_one_user, plan.predicted.tokens_per_s_all_users
+    if now is None or now_everyone is None:
+        return f"Without {without.member}: {one:.3g} tokens/s for one user, {everyone:.3g} for {fleet.concurrency}."
+    return (
+        f"Without {without.member}: {one:.3g} tokens/s for one user instead of {now:.3g}, "
+        f"{everyone:.3g} for {fleet.concurrency} instead of {now_everyone:.3g}."
+    )
 
 
 def gigabytes(size_bytes: float) -> str:

@@ -42,8 +42,18 @@ def judge_path(a: MemberFacts, b: MemberFacts) -> tuple[Path, str]:
             return Path.DIRECT, f"{member.name} lets the other's packets in"
     if maps_alike(a) and maps_alike(b):
         return Path.DIRECT, "both map every destination to one address, so they can punch"
-    strict = [member.name for member in (a, b) if not maps_alike(member)]
-    return Path.RELAYED, f"{' and '.join(strict)} cannot be reached at the advertised address, nor answered"
+    return Path.RELAYED, _why_no_punch(a, b)
+
+
+def _why_no_punch(a: MemberFacts, b: MemberFacts) -> str:
+    """Neither is open, and not both map alike."""
+    shifting = [member for member in (a, b) if not maps_alike(member)]
+    names = " and ".join(m.name if m.mapping else f"{m.name} (unmeasured)" for m in shifting)
+    if len(shifting) == 2:
+        return f"{names} show each peer another address, so neither can aim at the other"
+    other = a if shifting[0] is b else b
+    closed = other.name if other.filtering else f"{other.name} (unmeasured)"
+    return f"{names} shows each peer another address, and {closed} lets in only addresses and ports it has sent to"
 
 
 def expected_path(a: MemberFacts, b: MemberFacts) -> Path:

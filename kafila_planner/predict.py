@@ -29,6 +29,7 @@ from kafila_planner.ring import Prediction, RingPlan, Stage, Tier
 
 PROMPT_TOKENS = 512
 CHUNK_TOKENS = 256
+"""Rows of a prefill frame: predictions and the head that sends the frames mean the same number."""
 
 
 def kv_read_bytes(fleet: Fleet, start: int, end: int) -> int:

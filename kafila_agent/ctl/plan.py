@@ -60,8 +60,10 @@ def _read(file: str) -> Any:
         return json_format.loads(text)
     except OSError as error:
         raise ValueError(f"{file}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file}: is not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{file}: is not JSON that can be read: it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"{file}: is not JSON: {str(error).partition(';')[0]}") from None
 
 
 def _answers(document: object, division: str, objective: str) -> tuple[list[Answer], int]:

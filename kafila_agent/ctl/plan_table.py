@@ -32,7 +32,7 @@ def show(answer: Answer, explained: bool) -> None:
 
 
 def _table(plan: RingPlan) -> Table:
-    table = Table(box=box.SIMPLE, title=f"{plan.tier} plan for {plan.objective}", title_justify="left")
+    table = Table(box=box.SIMPLE, title=_title(plan), title_justify="left")
     for title in ("member", "blocks", "predicted", "needs / room", "next edge"):
         table.add_column(title, justify="left" if title == "member" else "right")
     for place, stage in enumerate(plan.stages):
@@ -45,6 +45,11 @@ def _table(plan: RingPlan) -> Table:
             f"{edge.path} {_milliseconds(edge.cost_s)}" if edge else "-",
         )
     return table
+
+
+def _title(plan: RingPlan) -> str:
+    division = "" if plan.division == "planner" else f", {plan.division} division"
+    return f"Plan for {plan.objective}{division} (tier {plan.tier})"
 
 
 def _summary(fleet: Fleet, plan: RingPlan) -> list[str]:
@@ -62,6 +67,7 @@ def _summary(fleet: Fleet, plan: RingPlan) -> list[str]:
                 f"planned for {outlook.objective}: {outlook.tokens_per_s_one_user:.3g} tokens/s for one user, "
                 f"{outlook.tokens_per_s_all_users:.3g} for {fleet.concurrency}, over {', '.join(outlook.ring)}"
             )
+    lines += [f"note: {note}" for note in plan.notes]
     lines += [f"no seat: {out.member} ({out.reason})" for out in plan.unseated]
     return lines
 

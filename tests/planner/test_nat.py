@@ -52,11 +52,11 @@ def test_behaviours(
     ("behaviours", "a", "b", "path", "why"),
     [
         (RESTRICTIVE, {"site": "home"}, {"site": "home"}, Path.DIRECT, "site"),
-        (RESTRICTIVE, {"site": "home"}, {"site": "work"}, Path.RELAYED, "cannot be reached"),
+        (RESTRICTIVE, {"site": "home"}, {"site": "work"}, Path.RELAYED, "neither can aim"),
         (ORDINARY, {"nat": "x"}, {"nat": "x"}, Path.RELAYED, "hairpin"),
         (ORDINARY, {"nat": "x", "hairpin": True}, {"nat": "x", "hairpin": False}, Path.RELAYED, "hairpin"),
         (ORDINARY, {"nat": "x", "hairpin": True}, {"nat": "x", "hairpin": True}, Path.DIRECT, "punch"),
-        (RESTRICTIVE, {"nat": "x", "hairpin": True}, {"nat": "x", "hairpin": True}, Path.RELAYED, "reached"),
+        (RESTRICTIVE, {"nat": "x", "hairpin": True}, {"nat": "x", "hairpin": True}, Path.RELAYED, "neither"),
         (ORDINARY, {"nat": "x"}, {"nat": "y"}, Path.DIRECT, "punch"),
         (RESTRICTIVE, {"nat": "x", "site": "s"}, {"nat": "x", "site": "s"}, Path.DIRECT, "site"),
         (PERMISSIVE, {"udp": False}, {}, Path.RELAYED, "a has no UDP"),
@@ -69,3 +69,10 @@ def test_places(
     judged, reason = judge_path(someone("a", behaviours, **a), someone("b", behaviours, **b))
     assert judged is path
     assert why in reason
+
+
+def test_a_punch_that_fails_is_explained_by_both_ends() -> None:
+    _, reason = judge_path(someone("a", (EI, None)), someone("b", RESTRICTIVE))
+    assert reason == (
+        "b shows each peer another address, and a (unmeasured) lets in only addresses and ports it has sent to"
+    )

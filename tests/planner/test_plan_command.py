@@ -55,7 +55,7 @@ def test_a_refusal_exits_3() -> None:
         (GOOD | {"anchor": "c"}, "anchor: 'c' is not a member"),
         ("{", "-: is not JSON"),
         (b"\xff\xfe\xfa", "-: is not JSON"),
-        ("[" * 100_000, "-: is not JSON"),
+        ("[" * 100_000, "-: is not JSON that can be read: it is nested too deeply"),
         ("7", "document: must be an object"),
         ('{"context_tokens": NaN}', "model: is required"),
     ],
