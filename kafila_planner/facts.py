@@ -14,8 +14,9 @@ from typing import Any
 
 from kafila_planner.fields import MAX_BYTES, MAX_SECONDS, FieldError, Fields
 
-MAX_BLOCKS = 4096
-MAX_MEMBERS = 256
+MAX_BLOCKS = 512
+MAX_MEMBERS = 64
+"""Several times the deepest model and the largest circle of friends: what is legal is also planned in seconds."""
 MAX_TOKENS = 10**9
 MAX_CONCURRENCY = 10**6
 MIN_RATE, MAX_RATE = 1e-6, 1e21

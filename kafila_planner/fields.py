@@ -51,7 +51,7 @@ class Fields:
         if not isinstance(value, Mapping):
             raise FieldError(f"{path or 'document'}: must be an object, not {_shown(value)}")
         self._values: Mapping[str, Any] = value
-        unknown = [key for key in value if key not in known] if known else []
+        unknown = [key for key in value if key not in known and str(key).isprintable()] if known else []
         if unknown:
             self._check_misspelt(unknown, known)
 
@@ -88,10 +88,14 @@ class Fields:
         return value if value is default else check_number(value, self.path(key), low, high, whole=True)
 
     def text(self, key: str, default: Any = REQUIRED) -> Any:
-        """A non-empty string, or the default."""
+        """A non-empty string that a terminal can show (no control characters, no lone surrogates), or the
+        default.
+        """
         value = self.value(key, default)
         if value is not default and (not isinstance(value, str) or not value):
             raise FieldError(f"{self.path(key)}: must be a non-empty string, not {_shown(value)}")
+        if value is not default and not value.isprintable():
+            raise FieldError(f"{self.path(key)}: must be printable, not {_shown(value)}")
         return value
 
     def choice(self, key: str, choices: Collection[str], default: Any = REQUIRED) -> Any:

@@ -144,6 +144,26 @@ def test_what_makes_no_sense_is_named(path: str, value: Any) -> None:
     assert str(error.value).startswith(tuple(f"{part}: " for part in parts))
 
 
+@pytest.mark.parametrize("text", ["\ud800", "\x1b[31mred", "two\nlines"])
+@pytest.mark.parametrize("path", ["model.name", "members[0].site", "members[0].name", "anchor"])
+def test_text_that_a_terminal_cannot_show_is_named(path: str, text: str) -> None:
+    document = fleet([member("a")])
+    {"model.name": document["model"], "anchor": document}.get(path, document["members"][0])[
+        path.rpartition(".")[2]
+    ] = text
+    with pytest.raises(FleetError) as caught:
+        parse_fleet(document)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).isprintable()
+
+
+def test_a_strange_name_of_a_field_is_not_shown() -> None:
+    document = fleet([member("a")])
+    document["context_token\ud800"] = document.pop("context_tokens")
+    with pytest.raises(FleetError, match=r"^context_tokens: is required$"):
+        parse_fleet(document)
+
+
 def test_an_entry_of_a_list_is_named() -> None:
     with pytest.raises(FleetError, match=r"^model\.block_bytes\[3\]: must be between 1 and 1e\+15, not -2$"):
         parse_fleet(fleet([member("a")], {"block_bytes": [16, 16, 16, -2, 16, 16, 16, 16]}))
