@@ -25,6 +25,10 @@ from kafila_planner.path_table import PathTable
 from kafila_planner.problem import Problem
 
 
+_ROUNDING = 1 + 1e-12
+"""Circuits closer than this differ by the order of their sums only."""
+
+
 class Teams:
     """Every set of members that includes the anchor; arrays over sets have 2^(m-1) entries.
 
@@ -154,26 +158,34 @@ class EqualSearch:
         return Found(Placement(order, division), self._goal.value(circuit_s, division.bottleneck_s))
 
     def front(self) -> list[Found]:
-        """Every pair (circuit, bottleneck) that no other plan beats in both, by falling bottleneck.
+        """Every pair (circuit, bottleneck) that no other plan beats in both, by rising circuit and falling
+        bottleneck. For the objective `latency`: values are circuits.
 
-        For the objective `latency`: values are circuits.
+        A tighter bound never shortens a circuit: what a set came to last is what it costs at least.
         """
         import numpy as np
 
+        heads = range(len(self._problem.seats))
+        numbers = [self.teams.with_head(head) for head in heads]
+        floors_s = [self.circuits_s(numbers[head], head, np.inf) for head in heads]
         points: list[Found] = []
         bound_s = np.inf
         while True:
             best = (np.inf, 0, 0)
-            for head in range(len(self._problem.seats)):
-                numbers = self.teams.with_head(head)
-                circuits = self.circuits_s(numbers, head, bound_s)
-                first = int(circuits.argmin())
-                if circuits[first] < best[0]:
-                    best = (float(circuits[first]), int(numbers[first]), head)
+            promising = [floor_s.argmin(keepdims=True) for floor_s in floors_s]
+            for head, first in [(head, True) for head in heads] + [(head, False) for head in heads]:
+                picked = promising[head] if first else (floors_s[head] < best[0]).nonzero()[0]
+                if not len(picked):
+                    continue
+                circuits_s = self.circuits_s(numbers[head][picked], head, bound_s)
+                floors_s[head][picked] = circuits_s
+                shortest = int(circuits_s.argmin())
+                if circuits_s[shortest] < best[0]:
+                    best = (float(circuits_s[shortest]), int(numbers[head][picked[shortest]]), head)
             if np.isinf(best[0]):
                 return points
             point = self.found(best[1], best[2], bound_s)
-            if points and point.value <= points[-1].value:
+            if points and point.value <= points[-1].value * _ROUNDING:
                 points.pop()  # as quick a circuit, with a smaller bottleneck
             points.append(point)
             bound_s = np.nextafter(point.placement.division.bottleneck_s, 0)
