@@ -24,7 +24,6 @@ from kafila_planner.order import cheapest_cycle
 from kafila_planner.path_table import PathTable
 from kafila_planner.problem import Problem
 
-
 _ROUNDING = 1 + 1e-12
 """Circuits closer than this differ by the order of their sums only."""
 

@@ -39,13 +39,13 @@ def place_jointly(problem: Problem, goal: Objective) -> tuple[Problem, Placed] |
         placed = _best_placed(problem, goal)
         return None if placed is None else (problem, placed)
     short = _shortlist(problem)
-    placed = _best_placed(short, goal)
     note = f"chosen among the {EXACT_MEMBERS} quickest members only: not proven the best"
-    return (
-        None
-        if placed is None
-        else (short, replace(placed, proven=False, bound=None, gap=None, notes=(note,)))
-    )
+    if placed := _best_placed(short, goal):
+        return short, replace(placed, proven=False, bound=None, gap=None, notes=(note,))
+    note = f"it takes more members than the {EXACT_MEMBERS} of a joint search: planned by the default rule"
+    if everyone := place(problem, DivisionRule.PLANNER):
+        return problem, replace(everyone, proven=False, notes=(note,))
+    return None
 
 
 def _best_placed(problem: Problem, goal: Objective) -> Placed | None:
@@ -62,6 +62,8 @@ def _best_placed(problem: Problem, goal: Objective) -> Placed | None:
         else:
             rival = _better(rival, everyone)
     found = rival if rival and (kept is None or improves(rival.value, kept.value)) else kept
+    if found is None and isinstance(search, UnequalSearch):
+        found = search.wherever_it_fits()
     if found is None:
         return None
     bound = min(bound, others_bound)

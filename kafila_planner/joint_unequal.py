@@ -16,6 +16,7 @@ from kafila_planner.joint import Found, Teams
 from kafila_planner.objective import Objective
 from kafila_planner.placement import directions
 from kafila_planner.problem import Problem
+from kafila_planner.reach import ReachTable
 
 TRIALS = 100
 STEPS = 400
@@ -103,6 +104,14 @@ class UnequalSearch:
             if found and (best is None or found.value < best.value):
                 best = found
         return best, exact and best is not None
+
+    def wherever_it_fits(self) -> Found | None:
+        """Where no cheapest ring fits: the best of some teams that fit in another order, if any does."""
+        table = ReachTable(self._problem)
+        teams = table.fitting_teams(self._problem.seating.anchor)[:TRIALS]
+        orders = [order for team in teams if (order := table.fitting_order(team))]
+        found = [one for order in orders if (one := self.on_order(order)[0])]
+        return min(found, key=lambda one: one.value, default=None)
 
     def on_order(self, order: tuple[int, ...]) -> tuple[Found | None, bool]:
         """The best division over a directed order, and whether the steps allowed sufficed to prove it.

@@ -81,14 +81,29 @@ class ReachTable:
             last[level] = np.where(begun >= 0, latest[:, begun], np.int16(-1))
         return table
 
-    def fitting_order(self) -> tuple[int, ...] | None:
-        """Seat indices, head first, of an order over which some division fits; None if there is none."""
+    def fitting_order(self, team: int | None = None) -> tuple[int, ...] | None:
+        """Seat indices, head first, of an order of the set (of everyone, unless given) over which some
+        division fits; None if there is none.
+        """
+        team = self._everyone if team is None else team
         for head, head_far in enumerate(self._head_far):
-            others = self._everyone ^ (1 << head)
-            start = int(self.next_start[others, 0])
+            if not team >> head & 1:
+                continue
+            start = int(self.next_start[team ^ (1 << head), 0])
             if start <= head_far:
-                return (head, *self._closing_order(others, start))
+                return (head, *self._closing_order(team ^ (1 << head), start))
         return None
+
+    def fitting_teams(self, member: int) -> list[int]:
+        """Every set with this member over which, in some order, some division fits."""
+        np = self._np
+        teams = np.arange(self._everyone + 1)
+        teams = teams[teams >> member & 1 == 1]
+        fits = np.zeros(len(teams), dtype=bool)
+        for head, head_far in enumerate(self._head_far):
+            closes = self.next_start[teams & ~(1 << head), 0] <= head_far
+            fits |= closes & (teams >> head & 1 == 1)
+        return [int(team) for team in teams[fits]]
 
     def _closing_order(self, left: int, start: int) -> list[int]:
         """The members of a set in an order that holds the blocks from `start` on."""

@@ -129,3 +129,32 @@ def test_refused_where_seconds_are_unknown(
 def test_other_words_are_no_objective(words: str) -> None:
     with pytest.raises(ValueError, match="objective: must be"):
         parse_objective(words)
+
+
+def test_members_beyond_the_joint_search_are_taken_where_they_are_needed() -> None:
+    """20 members with room for 4 of 80 blocks each: no 16 of them could do."""
+    members = [member(f"m{n:02}", memory_bytes=16 * 4 + (32 if n == 0 else 0)) for n in range(20)]
+    sizes = {"blocks": 80, "kv_bytes_per_token_per_block": 0}
+    plan = plan_ring(parse_fleet(fleet(members, sizes)), objective="latency")
+    assert isinstance(plan, RingPlan)
+    assert len(plan.ring) == 20
+    assert not plan.proven
+    assert plan.notes == ("it takes more members than the 16 of a joint search: planned by the default rule",)
+
+
+def test_a_team_that_fits_in_another_order_only_is_found() -> None:
+    """Each block fits one member and m5 fits none, so the team is five, in an order far from the cheapest."""
+    rooms = [91, 102, 209, 101, 103, 95]
+    members = [member(f"m{n}", rendezvous_rtt_s=n / 8, memory_bytes=room) for n, room in enumerate(rooms)]
+    sizes = {
+        "blocks": 6,
+        "block_bytes": [90, 101, 102, 103, 104, 105],
+        "head_bytes": 1,
+        "kv_bytes_per_token_per_block": 0,
+    }
+    assert isinstance(plan_ring(parse_fleet(fleet(members, sizes))), Refusal)
+    plan = plan_ring(parse_fleet(fleet(members, sizes)), objective="latency")
+    assert isinstance(plan, RingPlan)
+    assert not plan.proven
+    assert plan.ring == ("m0", "m3", "m1", "m4", "m2")
+    assert [one.member for one in plan.unseated] == ["m5"]
