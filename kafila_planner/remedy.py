@@ -20,10 +20,10 @@ Fits = Callable[[Fleet], bool]
 def remedies(fleet: Fleet, fits: Fits, least_rooms: Mapping[str, int | None]) -> tuple[Remedy, ...]:
     """The longest context, the most users, and for each member given the least room that would do alone."""
     found = []
-    context = _largest(fleet.context_tokens - 1, lambda tokens: fits(with_context(fleet, tokens)))
+    context = _largest(fleet.context_tokens - 1, lambda tokens: with_context(fleet, tokens), fits)
     if context:
         found.append(Remedy("context_tokens", context))
-    users = _largest(fleet.concurrency - 1, lambda users: fits(replace(fleet, concurrency=users)))
+    users = _largest(fleet.concurrency - 1, lambda users: replace(fleet, concurrency=users), fits)
     if users:
         found.append(Remedy("concurrency", users))
     rooms = [
@@ -63,15 +63,29 @@ def _room_of(fleet: Fleet, name: str) -> int:
     return next(member.room_bytes for member in fleet.members if member.name == name)
 
 
-def _largest(high: int, fits: Callable[[int], bool]) -> int:
-    """The largest number in 1 ... high that fits, by bisection; 0 if 1 does not."""
-    if high < 1 or not fits(1):
-        return 0
-    low = 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
+def _largest(high: int, changed: Callable[[int], Fleet], fits: Fits) -> int:
+    """The largest number in 1 ... high whose fleet fits; 0 if none does.
+
+    Less KV cache gives more members room for a block, and each of them then has to hold one: what fits at
+    one number need not fit at a smaller one. Among numbers with the same seats it does, so those are
+    bisected, from the top.
+    """
+    while high >= 1:
+        seats = _with_room_for_a_block(changed(high))
+        low = _smallest(1, high, lambda number: _with_room_for_a_block(changed(number)) == seats)  # noqa: B023
+        assert low is not None
+        if fits(changed(low)):
+            while low < high:
+                middle = (low + high + 1) // 2
+                low, high = (middle, high) if fits(changed(middle)) else (low, middle - 1)
+            return low
+        high = low - 1
+    return 0
+
+
+def _with_room_for_a_block(fleet: Fleet) -> int:
+    smallest = min(chain_of(fleet).held_bytes)
+    return sum(member.room_bytes >= smallest for member in fleet.members)
 
 
 def _smallest(low: int, high: int, fits: Callable[[int], bool]) -> int | None:

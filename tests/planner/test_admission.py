@@ -214,3 +214,13 @@ def test_the_anchor_stays_head_within_the_margin(better: bool) -> None:
     members = [member("a", overhead_s=overhead), member("b", overhead_s=0.0)]
     plan = planned(fleet(members, {"blocks": 2, "block_bytes": 64, "head_bytes": 16}))
     assert plan.head == ("b" if better else "a")
+
+
+def test_a_shorter_context_that_seats_too_many_is_no_remedy() -> None:
+    """At context 2 and below b has room for the small block, which then leaves a with two large ones."""
+    members = [member("a", memory_bytes=122), member("b", memory_bytes=22)]
+    sizes = {"blocks": 3, "block_bytes": [40, 20, 40], "head_bytes": 0}
+    plan = refused(fleet(members, sizes, context_tokens=9))
+    assert [(one.change, one.to) for one in plan.remedies if one.member is None] == [("context_tokens", 7)]
+    assert counts(planned(fleet(members, sizes, context_tokens=7))) == {"a": 3}
+    refused(fleet(members, sizes, context_tokens=2))
