@@ -7,7 +7,10 @@ import json
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
-from kafila_agent.ctl.render import console, measured_paths, plan_table, ring_line
+from kafila_agent.ctl.plan_table import plan_table
+from kafila_agent.ctl.render import console, measured_paths, ring_line
+from kafila_planner.facts import parse_fleet
+from kafila_planner.ring import RingPlan, plan_from_json
 from kafila_proto import agent_pb2 as pb
 from kafila_proto.rendezvous_pb2 import MemberState
 
@@ -43,9 +46,9 @@ class Follower:
             self._see_member(member, session)
         if session.plan_json != self._plan_json:
             self._plan_json = session.plan_json
-            plan = json.loads(session.plan_json)
-            if "ring" in plan:
-                self._out.print(plan_table(plan, json.loads(session.fleet_json)))
+            plan = plan_from_json(json.loads(session.plan_json))
+            if isinstance(plan, RingPlan):
+                self._out.print(plan_table(parse_fleet(json.loads(session.fleet_json)), plan))
         if self._plan_json and "ring" in (plan := json.loads(self._plan_json)):
             self._see_edges(plan, session)
 

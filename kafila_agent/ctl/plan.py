@@ -13,13 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
+from kafila_agent.ctl.exit_status import NOT_FOUND, USAGE
 from kafila_planner.facts import Fleet, FleetError, parse_fleet
 from kafila_planner.objective import parse_objective
 from kafila_planner.planner import plan_ring
 from kafila_planner.ring import Refusal, RingPlan, plan_to_json
-
-EXIT_NOT_A_FLEET = 2
-EXIT_REFUSED = 3
 
 Answer = tuple[Fleet, RingPlan | Refusal] | FleetError
 
@@ -40,7 +38,7 @@ def plan(
         answers, status = _answers(document, division, objective)
     except ValueError as error:
         print(f"kafila-ctl plan: {error}", file=sys.stderr)
-        raise typer.Exit(EXIT_NOT_A_FLEET) from None
+        raise typer.Exit(USAGE) from None
     if json:
         objects = [_to_json(answer, explain) for answer in answers]
         shown = objects if isinstance(document, list) else objects[0]
@@ -71,7 +69,7 @@ def _answers(document: object, division: str, objective: str) -> tuple[list[Answ
     if not isinstance(document, list):
         fleet = parse_fleet(document)
         answer = plan_ring(fleet, division=division, objective=objective)
-        return [(fleet, answer)], EXIT_REFUSED if isinstance(answer, Refusal) else 0
+        return [(fleet, answer)], NOT_FOUND if isinstance(answer, Refusal) else 0
     answers: list[Answer] = []
     for item in document:
         try:

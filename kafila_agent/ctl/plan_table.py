@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from kafila_agent.ctl.render import seconds, size
 from kafila_planner.advice import outlooks
 from kafila_planner.explain import explain as explain_plan
-from kafila_planner.explain import gigabytes
 from kafila_planner.facts import Fleet, FleetError
 from kafila_planner.ring import Refusal, RingPlan
 
@@ -23,7 +22,7 @@ def show(answer: Answer, explained: bool) -> None:
         return
     fleet, planned = answer
     if isinstance(planned, RingPlan):
-        console.print(_table(planned))
+        console.print(plan_table(fleet, planned))
         for line in _summary(fleet, planned):
             console.print(line, markup=False)
     if explained or isinstance(planned, Refusal):
@@ -31,35 +30,40 @@ def show(answer: Answer, explained: bool) -> None:
             console.print(sentence, markup=False)
 
 
-def _table(plan: RingPlan) -> Table:
-    table = Table(box=box.SIMPLE, title=_title(plan), title_justify="left")
-    for title in ("member", "blocks", "predicted", "needs / room", "next edge"):
-        table.add_column(title, justify="left" if title == "member" else "right")
+def plan_table(fleet: Fleet, plan: RingPlan) -> Table:
+    """Who holds what and what each stage is predicted to take, with the edge that leaves it."""
+    members = {member.name: member for member in fleet.members}
+    table = Table(box=None, pad_edge=False, title=_title(plan), title_justify="left")
+    table.add_column("member", no_wrap=True)
+    for title in ("bandwidth", "blocks", "stage", "needs / room", "edge"):
+        table.add_column(title, justify="right", no_wrap=True)
     for place, stage in enumerate(plan.stages):
         edge = plan.edges[place] if plan.edges else None
+        bandwidth = members[stage.member].bandwidth_bytes_per_s
         table.add_row(
             stage.member + (" (head)" if place == 0 else ""),
-            f"{stage.start}-{stage.end - 1}",
-            _milliseconds(stage.predicted_s),
-            f"{gigabytes(stage.needs_bytes)} / {gigabytes(stage.room_bytes)}",
-            f"{edge.path} {_milliseconds(edge.cost_s)}" if edge else "-",
+            "unknown" if bandwidth is None else f"{size(bandwidth)}/s",
+            f"{stage.start}–{stage.end - 1} ({stage.end - stage.start})",
+            seconds(stage.predicted_s),
+            f"{size(stage.needs_bytes)} / {size(stage.room_bytes)}",
+            f"{edge.path} {seconds(edge.cost_s)}" if edge else "",
         )
     return table
 
 
 def _title(plan: RingPlan) -> str:
     division = "" if plan.division == "planner" else f", {plan.division} division"
-    return f"Plan for {plan.objective}{division} (tier {plan.tier})"
+    return f"Plan for {plan.objective}{division} (tier {plan.tier}), with predicted stage times and edges"
 
 
 def _summary(fleet: Fleet, plan: RingPlan) -> list[str]:
     predicted = plan.predicted
-    lines = [f"bottleneck {_milliseconds(plan.bottleneck_s)}, circuit {_milliseconds(plan.circuit_s)}"]
+    lines = [f"bottleneck {seconds(plan.bottleneck_s)}, circuit {seconds(plan.circuit_s)}"]
     if predicted.tokens_per_s_one_user is not None and predicted.tokens_per_s_all_users is not None:
         lines.append(
             f"predicted {predicted.tokens_per_s_one_user:.3g} tokens/s for one user, "
             f"{predicted.tokens_per_s_all_users:.3g} for {fleet.concurrency}, "
-            f"network share {predicted.network_share:.0%}, first token in {_milliseconds(predicted.ttft_s)}"
+            f"network share {predicted.network_share:.0%}, first token in {seconds(predicted.ttft_s)}"
         )
     for outlook in outlooks(fleet, plan):
         if outlook.objective != plan.objective and outlook.tokens_per_s_one_user is not None:
@@ -70,7 +74,3 @@ def _summary(fleet: Fleet, plan: RingPlan) -> list[str]:
     lines += [f"note: {note}" for note in plan.notes]
     lines += [f"no seat: {out.member} ({out.reason})" for out in plan.unseated]
     return lines
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "unknown" if seconds is None else f"{seconds * 1e3:.3g} ms"

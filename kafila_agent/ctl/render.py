@@ -30,39 +30,15 @@ def size(nbytes: float) -> str:
     return f"{nbytes:,.3g} TB"
 
 
-def seconds(value: float) -> str:
+def seconds(value: float | None) -> str:
     """Seconds in the unit a person would choose."""
+    if value is None:
+        return "unknown"
     if value < 1e-3:
         return f"{value * 1e6:.0f} µs"
     if value < 1:
         return f"{value * 1e3:.3g} ms"
     return f"{value:.3g} s"
-
-
-def _cell(value: float | None, show) -> str:
-    return "unknown" if value is None else show(value)
-
-
-def plan_table(plan: dict[str, Any], fleet: dict[str, Any]) -> Table:
-    """Who holds what, and what each stage is predicted to take (``plan`` and ``fleet`` as planning JSON)."""
-    members = {member["name"]: member for member in fleet["members"]}
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("member")
-    for name in ("bandwidth", "room", "needs", "blocks", "head", "predicted stage"):
-        table.add_column(name, justify="right")
-    for stage in plan["stages"]:
-        member = members[stage["member"]]
-        start, end = stage["blocks"]
-        table.add_row(
-            stage["member"],
-            _cell(member.get("bandwidth_bytes_per_s"), lambda v: size(v) + "/s"),
-            _cell(stage["room_bytes"], size),
-            size(stage["needs_bytes"]),
-            f"{start}–{end - 1} ({end - start})",
-            "head" if stage["member"] == plan["head"] else "",
-            _cell(stage["predicted_s"], seconds),
-        )
-    return table
 
 
 def ring_line(plan: dict[str, Any], paths: dict[tuple[str, str], tuple[str, float | None]]) -> str:

@@ -62,7 +62,7 @@ def transformers_greedy(path: Path, prompt_ids: list[int], tokens: int) -> list[
     return ids[0, len(prompt_ids) :].tolist()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_three_processes_say_what_transformers_says(tmp, smollm2):
     result = demo(tmp, "--dtype", "float32", "--max-tokens", "128", "--prompt", PROMPT, "--json")
     assert result.returncode == 0, result.stderr
@@ -92,7 +92,7 @@ def test_people_read_the_plan_and_the_ring(tmp):
     result = demo(tmp, "--members", "2", "--max-tokens", "8", "--relay")
     assert result.returncode == 0, result.stderr
     assert re.search(r"Session code on desk: \d{6}-\w+-\w+", result.stderr)
-    for word in ("bandwidth", "room", "predicted stage", "laptop is ready", "─relayed"):
+    for word in ("bandwidth", "needs / room", "predicted stage", "laptop is ready", "─relayed"):
         assert word in result.stderr
     for word in ("tokens/s", "time to first token", "network share", "→"):
         assert word in result.stdout
