@@ -16,8 +16,9 @@ setup: .venv/installed
 demo: setup
 	$(BIN)/kafila-ctl demo $(ARGS)
 
+# Two workers, a file to each: many tests wait for processes, and more would only wait for each other's.
 test: setup
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .
