@@ -182,6 +182,10 @@ class Agent:
         """See ControlSocket."""
         await self.entry.join(code)
 
+    async def renew_code(self) -> None:
+        """See ControlSocket."""
+        await self.entry.renew_code()
+
     async def leave_session(self) -> None:
         """See ControlSocket."""
         await self.entry.leave()

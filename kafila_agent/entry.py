@@ -32,7 +32,7 @@ from kafila_planner.facts import member_to_json, model_to_json
 from kafila_planner.objective import parse_objective
 from kafila_proto import agent_pb2 as pb
 from kafila_proto.pake import SESSION_ID_BYTES
-from kafila_proto.rendezvous_pb2 import FromAgent, Leave, ModelReference, ToAgent
+from kafila_proto.rendezvous_pb2 import FromAgent, Leave, MemberState, ModelReference, ToAgent
 from kafila_proto.session_code import SessionCodeError, parse_session_code
 
 if TYPE_CHECKING:
@@ -105,6 +105,23 @@ class Entry:
             self._obey(self._introduction.join(parsed, time.monotonic()))
             await self._await_answer(CALL_S + 1, "the host did not answer: try again in a moment")
 
+    async def renew_code(self) -> None:
+        """Give the session that this machine hosts a new code. Raises AgentError."""
+        async with self._busy:
+            hosting, membership = self.hosting, self.membership
+            if hosting is None or membership is None or membership.state is State.LEFT:
+                raise AgentError(Fault.NOT_FOUND, "this machine hosts no session: its host makes the code")
+            if hosting.is_full or not membership.is_forming:
+                raise AgentError(Fault.REFUSED, "everyone is in already: there is nobody to admit")
+            self._answer = asyncio.get_running_loop().create_future()
+            hosting.renew()
+            try:
+                await asyncio.wait_for(self._answer, _ANSWER_S)
+            except TimeoutError:
+                raise AgentError(
+                    Fault.UNREACHABLE, "the rendezvous gave the code no number in time: try again"
+                ) from None
+
     async def leave(self) -> None:
         """Leave the session. Raises AgentError if there is none."""
         if self.membership is None or self.membership.state is State.LEFT:
@@ -137,6 +154,8 @@ class Entry:
     def receive(self, message: ToAgent) -> None:
         """Whatever comes down the stream, in order."""
         kind = message.WhichOneof("message")
+        if kind == "member" and message.member.progress.state == MemberState.LEFT:
+            self._departed(message.member.member)
         if kind == "created" and self.hosting is not None:
             self.hosting.opened(message.created.number)
             self._answered()
@@ -163,6 +182,11 @@ class Entry:
         if self.membership is not None:
             self.membership.end(f"lost the rendezvous: {reason}")
 
+    def _departed(self, member: bytes) -> None:
+        """Once there is a plan nobody drops out of it: then a loss ends the session."""
+        if self.hosting is not None and self.membership is not None and self.membership.is_forming:
+            self.hosting.depart(member)
+
     def _countersign(self, message: ToAgent) -> None:
         assert self.hosting is not None
         assert self.membership is not None
@@ -176,7 +200,8 @@ class Entry:
         if problem.request == "join" and self._introduction is not None:
             self._obey(self._introduction.refuse(problem.code, problem.detail))
         else:
-            self.hosting = self.membership = None
+            if self.membership is not None and not self.membership.charter.revision:
+                self.hosting = self.membership = None  # it never came to be
             self._answered(AgentError(Fault.REFUSED, problem.detail))
 
     def _introduce(self, event) -> None:

@@ -12,12 +12,14 @@ from kafila_agent.control.charter import countersign, make_charter
 from kafila_agent.control.introduction import (
     Admitted,
     AttemptFailed,
+    Command,
     HostIntroduction,
     IllegalEvent,
     Party,
     Send,
     Stopped,
     Tick,
+    Withdrawn,
 )
 from kafila_agent.machine import Machine
 from kafila_proto.rendezvous_pb2 import (
@@ -56,6 +58,7 @@ class Hosting:
         self._session_id = session_id
         self._terms = terms
         self._revision = 0
+        self._epoch = 0  # of the last plan that was signed
         self._words = make_words()
         self._charter: Charter | None = None
         identity = machine.identity
@@ -74,9 +77,28 @@ class Hosting:
 
     def opened(self, number: str) -> None:
         """The rendezvous gave the session its number: the code is complete, and the host the first of the roster."""
-        if len(self._introduction.roster) < self._terms.expected_members:
+        if not self._introduction.is_full:
             self.code = str(SessionCode(number, self._words))
-        self._write_charter()
+        if self._charter is None:
+            self._write_charter()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether everyone who is expected is in."""
+        return self._introduction.is_full
+
+    def renew(self) -> None:
+        """Make a new code in place of the old one, which admits nobody from now on; whoever is in stays in."""
+        self._words = make_words()
+        self.code, self.notice = "", ""
+        self._obey(self._introduction.renew(self._words))
+        self.open()
+
+    def depart(self, member: bytes) -> None:
+        """A member left before there was a plan: the next charter is without it."""
+        name = self._introduction.depart(member)
+        if name is not None:
+            self._without(name)
 
     def introduce(self, event: Introduction | Tick) -> None:
         """Somebody knocks, proves, or fails to."""
@@ -85,6 +107,9 @@ class Hosting:
         except IllegalEvent as error:
             log.warning("introduction out of turn", reason=str(error))
             return
+        self._obey(commands)
+
+    def _obey(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
                 case Send(message):
@@ -92,6 +117,8 @@ class Hosting:
                 case Admitted(name, _):
                     log.info("admitted", member=name)
                     self._write_charter()
+                case Withdrawn(name):
+                    self._without(name)
                 case AttemptFailed(failures):
                     self.notice = f"{failures} failed attempt{'s' * (failures > 1)} to join with this code"
                 case Stopped(reason):
@@ -103,18 +130,27 @@ class Hosting:
     def countersign(self, reports: ReportsComplete) -> None:
         """Recompute the plan from the members' own reports and sign it. Raises StatementError."""
         assert self._charter is not None
-        signed = countersign(reports, self._charter, self._machine.identity)
+        signed = countersign(reports, self._charter, self._machine.identity, known_epoch=self._epoch)
+        self._epoch = reports.epoch
         self._machine.post(FromAgent(plan=signed))
 
     def expire(self, notice: str) -> None:
         """The code's number leads nowhere any more."""
-        self.code, self.notice = "", notice
+        self.code, self.notice = "", f"{notice}, with `kafila-ctl session code`"
 
     def close(self) -> None:
         """Nobody is admitted any more."""
         self.code = ""
         if self._timer is not None:
             self._timer.cancel()
+
+    def _without(self, name: str) -> None:
+        log.info("gone before the plan", member=name)
+        self.notice = f"{name} is gone"
+        if not self.code:
+            self.notice += "; `kafila-ctl session code` makes a code for the free place"
+        self._write_charter()
+        self._machine.changed()
 
     def _write_charter(self) -> None:
         self._revision += 1

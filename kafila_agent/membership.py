@@ -93,6 +93,11 @@ class Membership:
         return self.plan_message.epoch
 
     @property
+    def is_forming(self) -> bool:
+        """Whether there is no plan yet."""
+        return self.state < State.CONNECTING
+
+    @property
     def edges(self) -> list[Edge]:
         """This member's edges that stand."""
         return [edge for edge in self._edges.values() if not edge.closed]

@@ -95,6 +95,11 @@ class Introductions:
         self._attempt = None
         return attempt.joiner
 
+    def is_confirmed(self, joiner: bytes) -> bool:
+        """Whether the host has accepted this joiner, and its admission is on its way."""
+        attempt = self._attempt
+        return attempt is not None and attempt.joiner == joiner and attempt.state is AttemptState.CONFIRMED
+
     def remove(self, joiner: bytes, now: float) -> list[Command]:
         """A joiner went away."""
         if joiner in self._waiting:

@@ -199,7 +199,10 @@ class Registry:
         session_id = peer.calling or peer.session_id
         if session_id is None:
             return []  # its session, or its turn, ended while this was on its way
-        commands = self.sessions[session_id].introductions.carry(agent, message, now)
+        entry = self.sessions[session_id]
+        if message.step == Introduction.FAILED and entry.introductions.is_confirmed(agent):
+            entry.session.forget(agent)
+        commands = entry.introductions.carry(agent, message, now)
         self._forget_callers(session_id)
         return commands
 
@@ -229,14 +232,18 @@ class Registry:
         return self._turn_all_away(entry)
 
     def _part(self, agent: bytes, reason: str, now: float) -> list[Command]:
-        """An agent leaves what it is in: as a member that ends the session, as a caller its turn."""
+        """An agent leaves what it is in: as a member its session, as a caller its turn."""
         peer = self.attached[agent]
         if peer.calling is not None:
             entry, peer.calling = self.sessions[peer.calling], None
+            if entry.introductions.is_confirmed(agent):
+                entry.session.forget(agent)
             return entry.introductions.remove(agent, now)
         if peer.session_id is None:
             return []
         entry, peer.session_id = self.sessions[peer.session_id], None
+        if entry.session.is_full:
+            self._retire_number(entry)  # its code is used up, whoever leaves afterwards
         return entry.session.remove(agent, reason)
 
     def _settle(self, commands: list[Command]) -> list[Command]:

@@ -6,8 +6,8 @@
     SERVING      everyone is ready
     CLOSED       over, with a reason that names who left or what failed
 
-A member that is lost closes the session: there is no spare to take its blocks. What cannot come in a state is
-refused to whoever sent it. Nothing here is trusted by members: they check the signatures themselves, and the
+Who is lost while the session forms drops out, and the host writes a charter without it; later its loss closes
+the session: there is no spare to take its blocks. What cannot come in a state is refused to whoever sent it. Nothing here is trusted by members: they check the signatures themselves, and the
 checks below only spare them what they would refuse.
 """
 
@@ -24,6 +24,7 @@ from kafila_planner.facts import FleetError
 from kafila_proto.fleet import check_charter_facts, check_member_json
 from kafila_proto.rendezvous_pb2 import (
     JOINING,
+    LEFT,
     LOADING,
     READY,
     SERVING,
@@ -65,6 +66,7 @@ class SessionEvent(enum.StrEnum):
     COUNTERSIGNED = "a plan"
     CIRCUIT = "a circuit request"
     PROGRESS = "progress"
+    DEPARTURE = "a departure"
     ALL_CONNECTED = "everyone's edges"
     ALL_READY = "everyone's readiness"
     END = "an end"
@@ -75,6 +77,7 @@ TRANSITIONS: dict[tuple[SessionState, SessionEvent], SessionState] = {
     (SessionState.FORMING, SessionEvent.CHARTER): SessionState.FORMING,
     (SessionState.FORMING, SessionEvent.REPORT): SessionState.FORMING,
     (SessionState.FORMING, SessionEvent.PROGRESS): SessionState.FORMING,
+    (SessionState.FORMING, SessionEvent.DEPARTURE): SessionState.FORMING,
     (SessionState.FORMING, SessionEvent.PLANNED): SessionState.FORMING,
     (SessionState.FORMING, SessionEvent.COUNTERSIGNED): SessionState.CONNECTING,
     (SessionState.CONNECTING, SessionEvent.CIRCUIT): SessionState.CONNECTING,
@@ -113,7 +116,7 @@ class Session:
         self.state = SessionState.FORMING
         self.epoch = 0
         self._charter = Charter()
-        self._signed_charter: Signed | None = None
+        self._departed: set[bytes] = set()
 
     @property
     def is_full(self) -> bool:
@@ -129,15 +132,18 @@ class Session:
             self._update(member, joiner) for member, state in self.members.items() if state.progress
         ]
         self.members[joiner] = Member(name)
+        self._departed.discard(joiner)
         return updates
 
     def receive_charter(self, sender: bytes, signed: Signed) -> list[Command]:
         """The host says anew what the session is and who is in it."""
         self._require_host(sender, "write its charter")
         charter = _open(signed, Label.CHARTER, sender, Charter())
+        if any(entry.fingerprint in self._departed for entry in charter.roster):
+            return []  # it crossed the news of who is gone; one without them follows
         self._check_charter(charter)
         self._advance(SessionEvent.CHARTER)
-        self._charter, self._signed_charter = charter, signed
+        self._charter = charter
         return [*self._tell_all(ToAgent(charter=signed)), *self._plan_when_complete()]
 
     def receive_report(self, sender: bytes, signed: Signed) -> list[Command]:
@@ -171,6 +177,8 @@ class Session:
         """The host's countersigned plan goes to everyone; a refusal ends the session."""
         self._require_host(sender, "sign its plan")
         plan = _open(signed, Label.PLAN, sender, Plan())
+        if plan.session_id == self.session_id and self._is_overtaken(plan.epoch):
+            return []
         if plan.session_id != self.session_id or not self.epoch or plan.epoch != self.epoch:
             raise RequestRefused(
                 "invalid", f"a plan of epoch {plan.epoch}, epoch {self.epoch} is being planned"
@@ -209,10 +217,24 @@ class Session:
         return commands
 
     def remove(self, leaver: bytes, reason: str) -> list[Command]:
-        """A member left or was lost: the others are told its name and ``reason``, and it is over."""
+        """A member left or was lost: the others are told its name and ``reason``.
+
+        While the session forms that is all, and the epoch rises: what is being planned is of another roster.
+        Later, or without its host, the session is over.
+        """
         member = self.members.pop(leaver)
-        role = ", the host," if leaver == self.host else ""
-        return self.close(f"{member.name}{role} {reason}")
+        if leaver == self.host or self.state is not SessionState.FORMING:
+            role = ", the host," if leaver == self.host else ""
+            return self.close(f"{member.name}{role} {reason}")
+        self._advance(SessionEvent.DEPARTURE)
+        self.epoch += 1
+        self._departed.add(leaver)
+        gone = MemberUpdate(member=leaver, name=member.name, progress=Progress(state=LEFT, detail=reason))
+        return self._tell_all(ToAgent(member=gone))
+
+    def forget(self, joiner: bytes) -> None:
+        """Someone whom the host has accepted went away before it was admitted: the host knows, or will at once."""
+        self._departed.add(joiner)
 
     def close(self, reason: str) -> list[Command]:
         """End the session for everyone in it."""
@@ -250,7 +272,13 @@ class Session:
         except FleetError as error:
             raise RequestRefused("invalid", str(error)) from error
 
+    def _is_overtaken(self, epoch: int) -> bool:
+        """Whether a plan of ``epoch`` was on its way when someone left."""
+        return self.state is SessionState.FORMING and 0 < epoch < self.epoch
+
     def _plan_when_complete(self) -> list[Command]:
+        if any(entry.fingerprint not in self.members for entry in self._charter.roster):
+            return []  # the host is about to write a charter without them
         roster = [self.members[entry.fingerprint] for entry in self._charter.roster]
         reports = tuple(member.report for member in roster if member.report is not None)
         if len(reports) < self.expected_members:

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from kafila_planner.facts import FleetError
 from kafila_proto.certificate import FINGERPRINT_BYTES
 from kafila_proto.fleet import canonical_json, compose_fleet, first_difference, plan_fleet
-from kafila_proto.names import InvalidName, check_name
+from kafila_proto.names import InvalidName, check_name, printable
 from kafila_proto.rendezvous_pb2 import (
     Candidate,
     Charter,
@@ -188,6 +188,9 @@ def _check_roster(charter: Charter, host_fingerprint: bytes) -> None:
             check_name(name)
     except InvalidName as error:
         raise StatementError(str(error)) from error
+    for shown in (charter.model.name, charter.model.dtype):
+        if shown != printable(shown):
+            raise StatementError(f"the charter's model is called {shown[:100]!r}, which is no name of a model")
 
 
 def _check_same(what: str, theirs_json: str, ours_json: str) -> None:

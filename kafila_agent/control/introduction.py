@@ -6,7 +6,7 @@ exchange they carry. The rendezvous in between is not trusted: it gets one guess
 Host:    ADMITTING --opened--> CHALLENGING --proof, right--> ADMITTING (or STOPPED: everyone is here)
                                CHALLENGING --proof, wrong; failed; timeout--> ADMITTING (or STOPPED: three)
          Whoever received the host's element could test one guess, so every attempt counts as failed unless
-         it ends confirmed. One at a time: what opens during another is turned away before it gets an element.
+         it ends confirmed. Who vanishes before its admission has arrived is off the roster again. One at a time: what opens during another is turned away before it gets an element.
 Joiner:  IDLE --join--> CALLING --host's element--> PROVING --host's proof, right--> JOINED
                         CALLING, PROVING --anything else--> IDLE; three times on one number: no more of it
 """
@@ -22,7 +22,7 @@ from typing import Any
 from kafila_proto.certificate import fingerprint
 from kafila_proto.names import InvalidName, check_name, printable
 from kafila_proto.pake import SESSION_ID_BYTES, Confirmations, Exchange, PakeError, Role, Transcript
-from kafila_proto.rendezvous_pb2 import Admit, FromAgent, Introduction, JoinSession, StopAdmitting
+from kafila_proto.rendezvous_pb2 import Admit, FromAgent, Introduction, JoinSession, Leave, StopAdmitting
 from kafila_proto.session_code import SessionCode
 
 MAX_FAILURES = 3
@@ -68,6 +68,13 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """Host: who was admitted last went away at once. It does not belong in the next charter's roster."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptFailed:
     """Host: somebody tried the code and failed; ``failures`` so far."""
 
@@ -97,7 +104,7 @@ class Refused:
     reason: str
 
 
-Command = Send | Admitted | AttemptFailed | Stopped | Joined | Refused
+Command = Send | Admitted | Withdrawn | AttemptFailed | Stopped | Joined | Refused
 
 
 class HostState(enum.Enum):
@@ -131,16 +138,33 @@ class HostIntroduction:
         self._session_id = session_id
         self._expected_members = expected_members
         self._attempt = 0
+        self._admitted: tuple[int, str] | None = None  # the last admission: its attempt, and whose
         self._exchange: Exchange | None = None
         self.renew(words)
 
-    def renew(self, words: tuple[str, ...]) -> None:
-        """Admit under new words, with a clean count; whoever is in stays in."""
+    @property
+    def is_full(self) -> bool:
+        """Whether everyone who is expected is on the roster."""
+        return len(self.roster) >= self._expected_members
+
+    def renew(self, words: tuple[str, ...]) -> list[Command]:
+        """Admit under new words, with a clean count; whoever is in stays in, an attempt under the old ones ends."""
         self._words = words
         self.failures = 0
+        broken_off = self.state is HostState.CHALLENGING
         self._exchange, self.deadline = None, None
-        full = len(self.roster) >= self._expected_members
-        self.state = HostState.STOPPED if full else HostState.ADMITTING
+        self.state = HostState.STOPPED if self.is_full else HostState.ADMITTING
+        return [_introduce(self._attempt, Introduction.FAILED)] if broken_off else []
+
+    def depart(self, member: bytes) -> str | None:
+        """Strike the member with this fingerprint, which has left, off the roster; its name if it was on it.
+
+        The code goes on admitting if it still did; one that was used up stays so.
+        """
+        name = next((n for n, f in list(self.roster.items())[1:] if f == member), None)
+        if name is not None:
+            del self.roster[name]
+        return name
 
     def handle(self, event: Introduction | Tick, now: float) -> list[Command]:
         """What to do about ``event`` at ``now`` (seconds, monotonic). Raises IllegalEvent."""
@@ -187,9 +211,10 @@ class HostIntroduction:
         if objection:
             return [_introduce(event.attempt, Introduction.FAILED, detail=objection)]
         self.roster[event.name] = joiner
+        self._admitted = (event.attempt, event.name)
         proof = _introduce(event.attempt, Introduction.HOST_PROOF, confirmation=confirmations.mine)
         admit = Send(FromAgent(admit=Admit(attempt=event.attempt)))
-        full = self._stop("everyone is here") if len(self.roster) >= self._expected_members else []
+        full = self._stop("everyone is here") if self.is_full else []
         return [proof, admit, Admitted(event.name, joiner), *full]
 
     def _check_proof(self, event: Introduction, joiner: bytes) -> Confirmations:
@@ -225,13 +250,20 @@ class HostIntroduction:
         silent = _introduce(self._attempt, Introduction.FAILED, detail="no answer in time: try again")
         return [silent, *self._count_failure()]
 
+    def _withdraw(self, event: Introduction, now: float) -> list[Command]:
+        """Whose attempt ends as failed after its admission was said went away before it was in."""
+        if self._admitted is None or self._admitted[0] != event.attempt:
+            return []
+        (_, name), self._admitted = self._admitted, None
+        return [Withdrawn(name)] if self.roster.pop(name, None) else []
+
     def _ignore(self, event: Introduction, now: float) -> list[Command]:
         return []
 
     def _count_failure(self) -> list[Command]:
         self._settle()
         self.failures += 1
-        reason = f"{self.failures} attempts with this code failed: make a new code if they were friends'"
+        reason = f"{self.failures} attempts with this code failed; `kafila-ctl session code` makes a new one"
         stopped = self._stop(reason) if self.failures >= MAX_FAILURES else []
         return [AttemptFailed(self.failures), *stopped]
 
@@ -253,8 +285,8 @@ _HOST_TABLE: dict[tuple[HostState, int], _HostRule] = {
     # What was on its way when its attempt ended:
     (HostState.ADMITTING, Introduction.JOINER_PROOF): HostIntroduction._ignore,
     (HostState.STOPPED, Introduction.JOINER_PROOF): HostIntroduction._ignore,
-    (HostState.ADMITTING, Introduction.FAILED): HostIntroduction._ignore,
-    (HostState.STOPPED, Introduction.FAILED): HostIntroduction._ignore,
+    (HostState.ADMITTING, Introduction.FAILED): HostIntroduction._withdraw,
+    (HostState.STOPPED, Introduction.FAILED): HostIntroduction._withdraw,
 }
 
 
@@ -289,7 +321,7 @@ class JoinerIntroduction:
         """What to do about ``event`` at ``now`` (seconds, monotonic). Raises IllegalEvent."""
         if isinstance(event, Tick):
             expired = self.deadline is not None and now >= self.deadline
-            return self._fail("the host did not answer: try again in a moment") if expired else []
+            return self._break_off("the host did not answer: try again in a moment") if expired else []
         try:
             rule = _JOINER_TABLE[self.state, event.step]
         except KeyError:
@@ -307,7 +339,7 @@ class JoinerIntroduction:
 
     def _prove(self, event: Introduction, now: float) -> list[Command]:
         if len(event.session_id) != SESSION_ID_BYTES:
-            return self._fail(NO_SUCH_CODE)
+            return self._break_off(NO_SUCH_CODE)
         host = fingerprint(event.certificate)
         own = fingerprint(self._party.certificate_der)
         exchange = Exchange(Role.JOINER, self._code.words)
@@ -322,7 +354,7 @@ class JoinerIntroduction:
         try:
             self._confirmations = exchange.agree(event.element, transcript)
         except PakeError:
-            return self._fail(NO_SUCH_CODE)
+            return self._break_off(NO_SUCH_CODE)
         self._attempt = event.attempt
         self._joined = Joined(event.session_id, event.name, host)
         self.state, self.deadline = JoinerState.PROVING, now + ATTEMPT_S
@@ -343,7 +375,7 @@ class JoinerIntroduction:
         try:
             self._confirmations.check(event.confirmation)
         except PakeError:
-            return [_introduce(self._attempt, Introduction.FAILED), *self._fail(NO_SUCH_CODE)]
+            return self._break_off(NO_SUCH_CODE)
         self.state, self.deadline = JoinerState.JOINED, None
         return [self._joined]
 
@@ -352,6 +384,10 @@ class JoinerIntroduction:
 
     def _ignore(self, event: Introduction, now: float) -> list[Command]:
         return []
+
+    def _break_off(self, reason: str) -> list[Command]:
+        """End it from this side: the rendezvous ends the attempt, or the membership if that came first."""
+        return [Send(FromAgent(leave=Leave())), *self._fail(reason)]
 
     def _fail(self, reason: str) -> list[Command]:
         self._failures[self._code.number] += 1

@@ -195,6 +195,11 @@ class RendezvousLink:
             message.problem.detail = printable(message.problem.detail)
         elif message.WhichOneof("message") == "closed":
             message.closed.reason = printable(message.closed.reason)
+        elif message.WhichOneof("message") == "member":
+            progress = message.member.progress
+            progress.detail = printable(progress.detail)
+            for edge in progress.edges:
+                edge.path = printable(edge.path)
         try:
             self.on_message(message)
         except Exception:  # a fault of the handler's, which must not cost the stream

@@ -45,6 +45,9 @@ class Controlled(Protocol):
     async def join_session(self, code: str) -> None:
         """Join the session of that code."""
 
+    async def renew_code(self) -> None:
+        """Make a new code for the session that this machine hosts."""
+
     async def leave_session(self) -> None:
         """Leave the session."""
 
@@ -108,6 +111,9 @@ class ControlSocket(agent_pb2_grpc.AgentServicer):
 
     async def JoinSession(self, request, context):  # noqa: N802, D102
         return await self._answer(context, lambda: self._agent.join_session(request.code))
+
+    async def RenewCode(self, request, context):  # noqa: N802, D102
+        return await self._answer(context, self._agent.renew_code)
 
     async def LeaveSession(self, request, context):  # noqa: N802, D102
         return await self._answer(context, self._agent.leave_session)

@@ -27,6 +27,8 @@ class Follower:
     def __init__(self, out: Console):
         self._out = out
         self._states: dict[str, int] = {}
+        self._code = ""
+        self._notice = ""
         self._plan_json = ""
         self._ring = ""
         self._bars = Progress(
@@ -42,6 +44,7 @@ class Follower:
 
     def see(self, session: pb.SessionStatus) -> None:
         """Print what changed since the last snapshot."""
+        self._see_admission(session)
         for member in session.members:
             self._see_member(member, session)
         if session.plan_json != self._plan_json:
@@ -51,6 +54,17 @@ class Follower:
                 self._out.print(plan_table(parse_fleet(json.loads(session.fleet_json)), plan))
         if self._plan_json and "ring" in (plan := json.loads(self._plan_json)):
             self._see_edges(plan, session)
+
+    def _see_admission(self, session: pb.SessionStatus) -> None:
+        """On the host: a code that took another's place, and what it should know of those who came or went."""
+        if session.code and self._code and session.code != self._code:
+            self._out.print(f"the code is now {session.code}", highlight=False)
+        self._code = session.code or self._code
+        if session.state == pb.SessionStatus.FORMING and session.reason not in ("", self._notice):
+            self._out.print(session.reason, highlight=False, markup=False)
+        self._notice = session.reason
+        for gone in self._states.keys() - {member.name for member in session.members}:
+            del self._states[gone]
 
     def _see_member(self, member: pb.MemberStatus, session: pb.SessionStatus) -> None:
         if member.name not in self._states:

@@ -63,6 +63,13 @@ def join(
 
 
 @app.command()
+def code(state_dir: StateDir) -> None:
+    """Make a new code for the session that this machine hosts: the old one admits nobody any more."""
+    with local_agent(state_dir) as agent:
+        typer.echo(agent.RenewCode(pb.RenewRequest()).session.code)
+
+
+@app.command()
 def status(
     watch: Annotated[bool, typer.Option("--watch", help="Go on until the session ends.")] = False,
     as_json: AsJson = False,

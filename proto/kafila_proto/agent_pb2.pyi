@@ -30,6 +30,10 @@ class JoinRequest(_message.Message):
     code: str
     def __init__(self, code: _Optional[str] = ...) -> None: ...
 
+class RenewRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class LeaveRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -45,6 +45,11 @@ class AgentStub:
                 request_serializer=kafila__proto_dot_agent__pb2.JoinRequest.SerializeToString,
                 response_deserializer=kafila__proto_dot_agent__pb2.Status.FromString,
                 _registered_method=True)
+        self.RenewCode = channel.unary_unary(
+                '/kafila.Agent/RenewCode',
+                request_serializer=kafila__proto_dot_agent__pb2.RenewRequest.SerializeToString,
+                response_deserializer=kafila__proto_dot_agent__pb2.Status.FromString,
+                _registered_method=True)
         self.LeaveSession = channel.unary_unary(
                 '/kafila.Agent/LeaveSession',
                 request_serializer=kafila__proto_dot_agent__pb2.LeaveRequest.SerializeToString,
@@ -79,6 +84,13 @@ class AgentServicer:
 
     def JoinSession(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewCode(self, request, context):
+        """on the host: a new code, the old one is void
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -119,6 +131,11 @@ def add_AgentServicer_to_server(servicer, server):
             'JoinSession': grpc.unary_unary_rpc_method_handler(
                     servicer.JoinSession,
                     request_deserializer=kafila__proto_dot_agent__pb2.JoinRequest.FromString,
+                    response_serializer=kafila__proto_dot_agent__pb2.Status.SerializeToString,
+            ),
+            'RenewCode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewCode,
+                    request_deserializer=kafila__proto_dot_agent__pb2.RenewRequest.FromString,
                     response_serializer=kafila__proto_dot_agent__pb2.Status.SerializeToString,
             ),
             'LeaveSession': grpc.unary_unary_rpc_method_handler(
@@ -196,6 +213,33 @@ class Agent:
             target,
             '/kafila.Agent/JoinSession',
             kafila__proto_dot_agent__pb2.JoinRequest.SerializeToString,
+            kafila__proto_dot_agent__pb2.Status.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewCode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kafila.Agent/RenewCode',
+            kafila__proto_dot_agent__pb2.RenewRequest.SerializeToString,
             kafila__proto_dot_agent__pb2.Status.FromString,
             options,
             channel_credentials,

@@ -113,6 +113,15 @@ class Party:
         self.learn_charter(await self.expect("charter"))
         return SessionCode(created.number, words)
 
+    async def renew(self) -> SessionCode:
+        """A new code for the session that this party hosts."""
+        words = make_words()
+        self.carry_out(self.introducing.renew(words))
+        request = pb.CreateSession(session_id=self.session_id, expected_members=self.members)
+        await self.send(create=request)
+        skip = ("member", "Send", "Stopped", "Admitted", "charter", "problem")
+        return SessionCode((await self.expect("created", skip=skip)).number, words)
+
     def next_charter(self, **changes) -> pb.Signed:
         self.revision += 1
         fields = {
