@@ -106,7 +106,7 @@ class Agent:
 
     async def _open_local(self, metrics: AgentMetrics) -> None:
         config = self._config
-        self._control = ControlSocket(config.control_socket, self)
+        self._control = ControlSocket(config.control_socket, self, config.control_group)
         await self._control.start()
         metrics.registry.register(StatusCollector(self.status, lambda: self.machine.endpoint.edges))
         try:

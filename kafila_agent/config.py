@@ -32,11 +32,13 @@ class AgentConfig:
     udp_port: int = 0
     api_host: str = "127.0.0.1"
     api_port: int = 0
+    api_key: str | None = field(default=None, repr=False)  # required where api_host is not this machine's alone
     metrics_port: int = 0
     threads: int = 0  # 0: one for each core this process may use
     memory_limit_bytes: int | None = None
     device: str = "cpu"
     relay_only: bool = False
+    control_group: str | None = None  # whose members may use kafila-ctl; the user alone otherwise
     model_dirs: tuple[Path, ...] = field(default_factory=default_model_dirs)
 
     @property

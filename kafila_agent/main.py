@@ -13,11 +13,12 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import structlog
 import typer
 
+from kafila_agent.api_key import ApiKeyError, read_api_key
 from kafila_agent.config import AgentConfig, default_model_dirs, default_state_dir
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30}
@@ -56,7 +57,17 @@ def run(
     ] = None,
     udp_host: Annotated[str, typer.Option(help="Address of the data plane.")] = "0.0.0.0",  # noqa: S104
     udp_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any.")] = 0,
-    api_port: Annotated[int, typer.Option(min=0, max=65535, help="OpenAI API on 127.0.0.1; 0: any.")] = 7480,
+    api_host: Annotated[
+        str, typer.Option(help="Address of the OpenAI API. Any but this machine's own needs an API key.")
+    ] = "127.0.0.1",
+    api_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the OpenAI API; 0: any.")] = 7480,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(help="Clients of the API must know the key in this file, or in KAFILA_API_KEY."),
+    ] = None,
+    control_group: Annotated[
+        str, typer.Option(help="Members of this group may use kafila-ctl, beside this user.")
+    ] = "",
     metrics_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Prometheus on 127.0.0.1; 0: any.")
     ] = 9470,
@@ -77,12 +88,15 @@ def run(
         rendezvous=rendezvous,
         udp_host=udp_host,
         udp_port=udp_port,
+        api_host=api_host,
         api_port=api_port,
+        api_key=_api_key(api_key_file),
         metrics_port=metrics_port,
         threads=threads or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else [0]),
         memory_limit_bytes=parse_bytes(memory) if memory else None,
         device=device,
         relay_only=relay_only,
+        control_group=control_group or None,
         model_dirs=tuple(model_dir) if model_dir else default_model_dirs(),
     )
     if missing := [module for module in ("torch", "transformers", "aioquic") if not _installed(module)]:
@@ -141,11 +155,18 @@ def configure_logs(level: str) -> None:
     )
 
 
+def _api_key(file: Path | None) -> str | None:
+    try:
+        return read_api_key(file)
+    except ApiKeyError as error:
+        _leave(str(error))
+
+
 def _installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def _leave(message: str) -> None:
+def _leave(message: str) -> NoReturn:
     typer.echo(f"kafila-agent: {message}", err=True)
     raise typer.Exit(1)
 

@@ -15,7 +15,9 @@ from kafila_agent.membership import Membership
 async def open_api(config: AgentConfig, membership: Callable[[], Membership | None]) -> ApiServer:
     """Serve OpenAI's API where ``config`` says. Raises AgentError naming the port and its option."""
     try:
-        server = ApiServer(config.api_host, config.api_port, lambda: describe_service(membership()))
+        server = ApiServer(
+            config.api_host, config.api_port, lambda: describe_service(membership()), api_key=config.api_key
+        )
         await server.start()
     except ApiServerError as error:
         raise AgentError(Fault.REFUSED, str(error)) from error

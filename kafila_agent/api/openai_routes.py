@@ -19,6 +19,9 @@ from kafila_agent.head.text import TextError
 
 SERVING = "serving"
 
+# No token stands for more text than this; what is longer than a whole context of such need not be tokenized.
+CHARACTERS_A_TOKEN = 256
+
 
 @dataclass(frozen=True)
 class Service:
@@ -62,6 +65,7 @@ def openai_router(get_service: GetService) -> APIRouter:
         engine = _engine(service)
         _require_model(service, body.model)
         turns = [message.as_turn() for message in body.messages]
+        _require_room(engine, sum(len(str(turn.get("content") or "")) for turn in turns), "messages")
         arguments = body.chat_template_kwargs or {}
         try:
             prompt = await asyncio.to_thread(engine.text.encode_chat, turns, **arguments)
@@ -75,6 +79,7 @@ def openai_router(get_service: GetService) -> APIRouter:
         service = get_service()
         engine = _engine(service)
         _require_model(service, body.model)
+        _require_room(engine, len(body.prompt), "prompt")
         try:
             prompt = await asyncio.to_thread(body.ids, engine.text.encode, engine.text.vocab_size)
         except ValueError as error:
@@ -106,6 +111,18 @@ def _engine(service: Service) -> Engine:
         message = service.message or f"the session does not serve yet: {service.state}"
         raise unavailable(message, service.retry_after_s)
     return service.engine
+
+
+def _require_room(engine: Engine, characters: int, param: str) -> None:
+    """Refuse a text that cannot fit before a thread spends seconds on tokenizing it."""
+    most = engine.context_tokens * CHARACTERS_A_TOKEN
+    if characters > most:
+        raise ApiError(
+            400,
+            f"{characters} characters are more than the context of {engine.context_tokens} tokens can hold",
+            param=param,
+            code="context_length_exceeded",
+        )
 
 
 def _require_model(service: Service, name: str) -> None:

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from importlib import metadata
 
+import structlog
 import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
@@ -17,6 +18,8 @@ from fastapi.responses import JSONResponse
 from kafila_agent.api.errors import add_error_handlers
 from kafila_agent.api.guard import MAX_BODY_BYTES, Guard
 from kafila_agent.api.openai_routes import SERVING, GetService, openai_router
+
+log = structlog.get_logger()
 
 # How long answers under way may go on once the server is told to stop.
 GRACE_S = 2
@@ -56,7 +59,8 @@ def create_app(get_service: GetService) -> FastAPI:
 class ApiServer:
     """OpenAI's API on ``host:port`` (0: any). ``port_option`` is what an error tells the user to change.
 
-    An ``api_key`` is required on an address that other machines reach.
+    On an address that other machines reach an ``api_key`` is required; it then stands for the Host header,
+    which could be any name there.
     """
 
     def __init__(
@@ -69,19 +73,23 @@ class ApiServer:
         port_option: str = "--api-port",
     ) -> None:
         if api_key is None and not _is_loopback(host):
-            raise ApiServerError(f"{host} is reached from other machines: set an API key, or bind 127.0.0.1")
+            raise ApiServerError(
+                f"other machines reach the API at {host}: give it a key (--api-key-file, or KAFILA_API_KEY in"
+                " the environment), or leave it at 127.0.0.1"
+            )
         self._host = host
         self._port = port
         self._port_option = port_option
-        hosts = [f"[{host}]" if ":" in host else host]
+        hosts = [f"[{host}]" if ":" in host else host] if _is_loopback(host) else None
         self.app = Guard(create_app(get_service), hosts=hosts, api_key=api_key)
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
-        """The base URL to give to clients."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
+        """The base URL to give to clients on this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104
+        host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{self._port}/v1"
 
     async def start(self) -> None:
@@ -99,6 +107,8 @@ class ApiServer:
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]), name="api")
         await self._server.listening.wait()
+        if not _is_loopback(self._host):
+            log.warning("the API is open to other machines, unencrypted, to whoever has its key", url=self.url)
 
     async def close(self) -> None:
         """Stop listening, let answers under way finish for GRACE_S at most, and end."""

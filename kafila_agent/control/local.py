@@ -1,9 +1,10 @@
-"""The Unix socket on which ``kafila-ctl`` talks to this agent. Only this machine's user can reach it."""
+"""The Unix socket on which ``kafila-ctl`` talks to this agent: for this user alone, or for one group as well."""
 
 from __future__ import annotations
 
 import enum
 import os
+import shutil
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -62,11 +63,12 @@ class Controlled(Protocol):
 
 
 class ControlSocket(agent_pb2_grpc.AgentServicer):
-    """Serves one agent at one path; the path exists only while it does."""
+    """Serves one agent at one path, mode 0600, or 0660 for ``group``; the path exists only while it does."""
 
-    def __init__(self, path: Path, agent: Controlled):
+    def __init__(self, path: Path, agent: Controlled, group: str | None = None):
         self._path = path
         self._agent = agent
+        self._group = group
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
@@ -92,12 +94,26 @@ class ControlSocket(agent_pb2_grpc.AgentServicer):
             await self._server.start()
         finally:
             os.umask(before)
+        self._admit_group()
 
     async def close(self) -> None:
         """Stop listening and remove the path."""
         if self._server is not None:
             await self._server.stop(grace=0.2)
             self._path.unlink(missing_ok=True)
+
+    def _admit_group(self) -> None:
+        if self._group is None:
+            return
+        try:
+            shutil.chown(self._path, group=self._group)
+            self._path.chmod(0o660)
+        except (LookupError, OSError) as error:
+            raise AgentError(
+                Fault.INVALID,
+                f"cannot give {self._path} to the group {self._group} ({error}): make the group, or let this"
+                " user be of it (--control-group)",
+            ) from error
 
     async def _answer(self, context: grpc.aio.ServicerContext, action: Callable[[], Awaitable]) -> pb.Status:
         try:

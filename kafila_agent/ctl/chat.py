@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import httpx2
 import typer
 
+from kafila_agent.api_key import ApiKeyError, read_api_key
 from kafila_agent.ctl.client import local_agent
 from kafila_agent.ctl.completions import ApiError, stream_chat
-from kafila_agent.ctl.exit_status import FAILURE, NOT_FOUND, fail
+from kafila_agent.ctl.exit_status import FAILURE, NOT_FOUND, USAGE, fail
 from kafila_agent.ctl.options import StateDir
 from kafila_proto import agent_pb2 as pb
 
@@ -19,6 +21,9 @@ _HELP = "Type a message. /reset forgets the conversation, /quit (or Ctrl-D) ends
 
 
 def chat(
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="The agent's API key, if it asks for one; or KAFILA_API_KEY.")
+    ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens an answer may have.")] = 1024,
     temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.0,
     verbose: Annotated[
@@ -32,7 +37,11 @@ def chat(
         status = agent.GetStatus(pb.StatusRequest())
     if status.session.state != pb.SessionStatus.SERVING:
         fail(NOT_FOUND, "no session serves on this machine yet: see `kafila-ctl session status`")
-    options = {"max_tokens": max_tokens, "temperature": temperature}
+    try:
+        api_key = read_api_key(api_key_file)
+    except ApiKeyError as error:
+        fail(USAGE, str(error))
+    options = {"max_tokens": max_tokens, "temperature": temperature, "api_key": api_key}
     if not sys.stdin.isatty():
         try:
             _answer(status, [{"role": "user", "content": sys.stdin.read()}], options, verbose)

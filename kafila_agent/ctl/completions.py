@@ -14,15 +14,16 @@ class ApiError(RuntimeError):
 
 
 def stream_chat(
-    base_url: str, model: str, messages: list[dict[str, str]], **options: Any
+    base_url: str, model: str, messages: list[dict[str, str]], api_key: str | None = None, **options: Any
 ) -> Iterator[dict[str, Any]]:
     """The chunks of one streamed chat completion, as OpenAI's objects. Raises ApiError."""
+    headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
     body = {"model": model, "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
     body |= options
     # trust_env: a proxy in the environment is for other people's machines, never for this one.
     with (
         httpx2.Client(trust_env=False, timeout=None) as client,
-        client.stream("POST", f"{base_url}/chat/completions", json=body) as response,
+        client.stream("POST", f"{base_url}/chat/completions", json=body, headers=headers) as response,
     ):
         if response.status_code != 200:
             response.read()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import os
 import secrets
+import stat
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 VALID_DAYS = 3650
 FINGERPRINT_BYTES = 32
 
+_NOT_THE_OWNERS = stat.S_IRWXG | stat.S_IRWXO
 _CLOCK_SLACK = datetime.timedelta(days=1)  # a peer's clock may be behind ours
 
 
@@ -83,12 +85,20 @@ def load_or_make_certificate(path: Path, prefix: str) -> KeyedCertificate:
     """The certificate and key kept in the file ``path``; made and put there, mode 0600, if there is none.
 
     Of two processes that start at once, the second to finish takes what the first put there.
-    Raises CertificateError naming the file if it holds anything else.
+    Raises CertificateError naming the file if it holds anything else, or if others than its owner can read it.
     """
     if not path.exists():
         _publish(path, make_certificate(prefix))
     try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & _NOT_THE_OWNERS:
+            raise CertificateError(
+                f"{path} holds a private key and is open to others (mode {mode:03o}): chmod 600 {path}, or remove"
+                " it to become a new identity if somebody may have read it"
+            )
         return _parse_pem(path.read_bytes())
+    except CertificateError:
+        raise
     except (OSError, ValueError, TypeError) as error:
         raise CertificateError(
             f"{path} does not hold a key and its certificate ({error}); remove it to become a new identity"

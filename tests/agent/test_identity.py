@@ -23,7 +23,21 @@ def test_a_bad_name_makes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_key_is_its_owners_alone(tmp_path):
+    state = tmp_path / "state"
+    load_identity(state, "desk")
+    file = state / IDENTITY_FILE
+    assert (state.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
+    for mode in (0o640, 0o604, 0o660):
+        file.chmod(mode)
+        with pytest.raises(CertificateError, match=rf"mode {mode:o}.*chmod 600"):
+            load_identity(state, "desk")
+    file.chmod(0o400)
+    load_identity(state, "desk")
+
+
 def test_a_file_that_is_no_identity_is_named(tmp_path):
     (tmp_path / IDENTITY_FILE).write_text("hello")
+    (tmp_path / IDENTITY_FILE).chmod(0o600)
     with pytest.raises(CertificateError, match=IDENTITY_FILE):
         load_identity(tmp_path, "desk")

@@ -118,7 +118,9 @@ async def make_api(text) -> AsyncIterator[Callable]:
         api = Api(None, Service("serving", "", MODEL, ring.engine, 17), ring, ring.engine, None)
         if service is not None:
             api.service = service
-        api.server = ApiServer("127.0.0.1", 0, lambda: api.service, **(server or {}))
+        api.server = ApiServer(
+            **{"host": "127.0.0.1", "port": 0, "get_service": lambda: api.service} | (server or {})
+        )
         if listen:
             await api.server.start()
         transport = None if listen else httpx2.ASGITransport(api.server.app)

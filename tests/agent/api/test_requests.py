@@ -236,6 +236,17 @@ async def test_a_body_beyond_reason_is_refused(make_api):
     error_of(await api.http.post("chat/completions", json=body), 413)
 
 
+@pytest.mark.parametrize("route", ["chat/completions", "completions"])
+async def test_a_prompt_beyond_any_context_is_not_even_tokenized(make_api, monkeypatch, route):
+    api = await make_api("yes")
+    monkeypatch.setattr(type(api.engine.text), "encode", lambda *_: pytest.fail("tokenized"))
+    monkeypatch.setattr(type(api.engine.text), "encode_chat", lambda *_: pytest.fail("tokenized"))
+    long = "word " * (256 * 256)
+    prompt = {"prompt": long} if route == "completions" else {"messages": [{"role": "user", "content": long}]}
+    response = await api.http.post(route, json={"model": MODEL} | prompt)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
 async def test_unknown_paths_and_methods_are_error_objects_too(make_api):
     api = await make_api("yes")
     error_of(await api.http.get("nothing"), 404)

@@ -8,6 +8,7 @@ import socket
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from kafila_agent.api import responses
 from kafila_agent.api.openai_routes import Service
@@ -158,14 +159,34 @@ async def test_only_local_names_are_answered(make_api, host, status):
         assert response.json()["error"]["code"] == "host_not_allowed"
 
 
-async def test_no_page_of_another_origin_is_let_in(make_api):
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "http://localhost"},  # another program's page on this machine: another port
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+async def test_no_page_of_another_origin_is_let_in(make_api, headers):
     api = await make_api("yes")
-    response = await api.http.options(
-        "chat/completions",
-        headers={"origin": "https://evil.example", "access-control-request-method": "POST"},
-    )
-    assert response.status_code == 405
-    assert not [name for name in response.headers if name.startswith("access-control")]
+    preflight = {"access-control-request-method": "POST"}
+    body = b'{"model": "smollm2", "messages": [{"role": "user", "content": "Hi"}]}'
+    for response in (
+        await api.http.options("chat/completions", headers=headers | preflight),
+        await api.http.post("chat/completions", headers=headers, content=body),
+        await api.http.post("chat/completions", headers=headers | {"content-type": "text/plain"}, content=body),
+        await api.http.get("models", headers=headers),
+    ):
+        assert (response.status_code, response.json()["error"]["code"]) == (403, "origin_not_allowed")
+        assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+async def test_a_page_of_our_own_origin_is_served(make_api):
+    api = await make_api("yes")
+    headers = {"origin": api.url.removesuffix("/v1"), "sec-fetch-site": "same-origin"}
+    assert (await api.http.get("models", headers=headers)).status_code == 200
 
 
 async def test_a_request_keeps_its_id_or_gets_one(make_api):
@@ -188,9 +209,22 @@ async def test_a_key_is_asked_for_where_one_is_set(make_api):
 
 
 def test_an_address_that_others_reach_needs_a_key():
-    with pytest.raises(ApiServerError, match="set an API key"):
-        ApiServer("0.0.0.0", 0, lambda: Service("forming"))
-    ApiServer("0.0.0.0", 0, lambda: Service("forming"), api_key="k")
+    for host in ("0.0.0.0", "::", "192.0.2.1", "machine.example"):
+        with pytest.raises(ApiServerError, match="--api-key-file"):
+            ApiServer(host, 0, lambda: Service("forming"))
+
+
+async def test_an_address_that_others_reach_answers_by_any_name_to_who_has_the_key(make_api):
+    with capture_logs() as logs:
+        api = await make_api("yes", server={"api_key": "s3cret", "host": "0.0.0.0"})
+    assert [entry["event"] for entry in logs if "open to other machines" in entry["event"]]
+    assert "s3cret" not in str(logs)
+    assert api.url.startswith("http://127.0.0.1:")
+    key = {"authorization": "Bearer s3cret"}
+    assert (await api.http.get("models", headers=key | {"host": "desk.example:7480"})).status_code == 200
+    assert (await api.http.get("models", headers={"host": "desk.example"})).status_code == 401
+    rebound = {"host": "evil.example", "origin": "http://evil.example"}  # the page has no key
+    assert (await api.http.get("models", headers=rebound)).status_code == 401
 
 
 async def test_a_port_in_use_is_named_with_the_option_that_changes_it():
