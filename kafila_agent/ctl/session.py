@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from kafila_agent.ctl.client import local_agent
+from kafila_agent.ctl.code_completion import ask_for_code, complete_code
 from kafila_agent.ctl.exit_status import FAILURE, NOT_FOUND, fail
 from kafila_agent.ctl.follow import follow
 from kafila_agent.ctl.options import AsJson, Concurrency, Context, Dtype, StateDir
@@ -48,7 +49,12 @@ def create(
 
 @app.command()
 def join(
-    code: Annotated[str, typer.Argument(help="The code the host read out; asked for when left out.")] = "",
+    code: Annotated[
+        str,
+        typer.Argument(
+            help="The code the host read out; asked for when left out.", autocompletion=complete_code
+        ),
+    ] = "",
     as_json: AsJson = False,
     *,
     state_dir: StateDir,
@@ -56,7 +62,7 @@ def join(
     """Join the session of CODE and follow it until it serves."""
     if not code:
         # Asked for rather than given, the code never shows in the list of processes.
-        code = typer.prompt("Session code", err=True)
+        code = ask_for_code()
     with local_agent(state_dir) as agent:
         agent.JoinSession(pb.JoinRequest(code=code))
         _until_serving(agent, as_json)

@@ -75,6 +75,7 @@ def test_a_certificate_of_another_key_is_refused(tmp_path):
     one, other = make_certificate("x"), make_certificate("x")
     path = tmp_path / "identity.pem"
     path.write_bytes(one.private_key_pem + other.certificate_pem)
+    path.chmod(0o600)
     with pytest.raises(CertificateError, match="not this key's"):
         load_or_make_certificate(path, "x")
 

@@ -1,0 +1,186 @@
+"""What trust means between real processes: codes, secrets that show nowhere, who comes in and how fast."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import httpx2
+import pytest
+
+from kafila_agent.ctl.local_fleet import LocalFleet
+from kafila_proto import agent_pb2 as pb
+from kafila_proto.rendezvous_pb2 import MemberState
+from kafila_proto.session_code import parse_session_code, word_list
+
+WAIT_S = 60
+KEY = "a-key-that-must-show-nowhere-0123456789"
+PROMPT = "The zanzibar quokka sings to its xylophone"
+OVER = (pb.SessionStatus.SERVING, pb.SessionStatus.CLOSED)
+LARGEST_JOIN_S = 5.0  # beside loading
+
+
+@pytest.fixture(scope="module")
+def fleet(smollm2, tmp_path_factory):
+    key = tmp_path_factory.mktemp("key") / "api.key"
+    key.write_text(KEY)
+    key.chmod(0o600)
+    options = ["--model-dir", str(smollm2.parent), "--api-key-file", str(key), "--log-level", "debug"]
+    with LocalFleet({"desk": options, "laptop": options, "tower": options}) as fleet:
+        yield fleet
+
+
+@pytest.fixture(autouse=True)
+def left_afterwards(fleet):
+    yield
+    for name in fleet.names:
+        if fleet.agent(name).GetStatus(pb.StatusRequest()).session.state not in (0, pb.SessionStatus.CLOSED):
+            fleet.agent(name).LeaveSession(pb.LeaveRequest())
+
+
+def create(fleet, model, members) -> str:
+    request = pb.CreateRequest(model=str(model), members=members, context_tokens=256, concurrency=1)
+    return fleet.agent("desk").CreateSession(request).session.code
+
+
+def join(fleet, name: str, code: str) -> pb.Status:
+    return fleet.agent(name).JoinSession(pb.JoinRequest(code=code))
+
+
+def until(fleet, name: str, condition) -> pb.Status:
+    for status in fleet.agent(name).WatchStatus(pb.StatusRequest(), timeout=WAIT_S):
+        if condition(status.session):
+            return status
+    raise AssertionError("the stream ended")
+
+
+def ctl(fleet, name: str, *args: str) -> list[str]:
+    state_dir = fleet.directory / f"a{fleet.names.index(name)}"
+    return [sys.executable, "-m", "kafila_agent.ctl.main", "--state-dir", str(state_dir), *args]
+
+
+def wrong(code: str) -> str:
+    parsed = parse_session_code(code)
+    other = next(word for word in word_list() if word != parsed.words[0])
+    return "-".join([parsed.number, other, *parsed.words[1:]])
+
+
+def everything_seen(fleet) -> dict[str, str]:
+    """What a neighbour or an operator can see: command lines, logs and metrics of every process of the fleet."""
+    seen = {f"log of {name}": fleet.log(name).read_text() for name in [*fleet.names, "rendezvous"]}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                seen[f"command line of {entry.name}"] = (entry / "cmdline").read_bytes().decode()
+            except OSError:
+                continue
+    for name in fleet.names:
+        url = fleet.agent(name).GetStatus(pb.StatusRequest()).metrics_url
+        seen[f"metrics of {name}"] = httpx2.get(url, trust_env=False).text
+    return seen
+
+
+def test_no_secret_shows_in_command_lines_logs_or_metrics(fleet, smollm2):
+    code = create(fleet, smollm2, 2)
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(ctl(fleet, "laptop", "session", "join"), stdin=theirs, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        os.write(ours, f"{code}\n".encode())
+        until(fleet, "desk", lambda session: len(session.members) == 2)
+        while_joining = everything_seen(fleet)
+        status = until(fleet, "desk", lambda session: session.state in OVER)
+        os.close(ours)
+    head = json.loads(status.session.plan_json)["head"]
+    status = until(fleet, head, lambda session: session.state in OVER)
+    assert status.session.state == pb.SessionStatus.SERVING, status.session.reason
+    asked = subprocess.run(
+        ctl(fleet, head, "chat", "--max-tokens", "4"),
+        input=PROMPT,
+        env=os.environ | {"KAFILA_API_KEY": KEY},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert asked.returncode == 0, asked.stderr
+    refused = httpx2.get(f"{status.api_url}/models", trust_env=False)
+    assert refused.status_code == 401
+    words = parse_session_code(code).words
+    for seen in (while_joining, everything_seen(fleet)):
+        assert len(seen) > 10
+        for where, text in seen.items():
+            for secret in ("-".join(words), KEY, "quokka", asked.stdout.strip() or PROMPT):
+                assert secret not in text, where
+    for name in fleet.names:
+        state_dir = fleet.directory / f"a{fleet.names.index(name)}"
+        assert (state_dir / "identity.pem").stat().st_mode & 0o777 == 0o600
+        assert (state_dir / "control.sock").stat().st_mode & 0o777 == 0o600
+
+
+def test_after_three_failures_the_host_says_so_and_offers_a_new_code(fleet, smollm2):
+    code = create(fleet, smollm2, 2)
+    for _ in range(3):
+        with pytest.raises(grpc.RpcError, match="no session admits this code"):
+            join(fleet, "laptop", wrong(code))
+    stopped = until(fleet, "desk", lambda session: not session.code)
+    assert "3 attempts with this code failed" in stopped.session.reason
+    assert "kafila-ctl session code" in stopped.session.reason
+    with pytest.raises(grpc.RpcError, match="no session admits this code"):
+        join(fleet, "tower", code)
+    made = subprocess.run(ctl(fleet, "desk", "session", "code"), capture_output=True, text=True, check=True)
+    assert made.stdout.strip() == fleet.agent("desk").GetStatus(pb.StatusRequest()).session.code != code
+    join(fleet, "tower", made.stdout.strip())
+    assert until(fleet, "desk", lambda session: session.state in OVER).session.state == pb.SessionStatus.SERVING
+    late = subprocess.run(
+        ctl(fleet, "desk", "session", "code"), capture_output=True, text=True, check=False, timeout=WAIT_S
+    )
+    assert late.returncode == 3
+    assert "everyone is in already" in late.stderr
+    other = subprocess.run(
+        ctl(fleet, "tower", "session", "code"), capture_output=True, text=True, check=False, timeout=WAIT_S
+    )
+    assert other.returncode == 3
+    assert "hosts no session" in other.stderr
+
+
+def test_who_leaves_before_the_plan_makes_room_for_another(fleet, smollm2):
+    code = create(fleet, smollm2, 3)
+    join(fleet, "laptop", code)
+    until(fleet, "desk", lambda session: len(session.members) == 2)
+    fleet.agent("laptop").LeaveSession(pb.LeaveRequest())
+    alone = until(fleet, "desk", lambda session: len(session.members) == 1).session
+    assert alone.state == pb.SessionStatus.FORMING
+    assert "laptop is gone" in alone.reason
+    assert alone.code == code  # it has not admitted everyone yet
+    join(fleet, "tower", code)
+    join(fleet, "laptop", code)
+    status = until(fleet, "desk", lambda session: session.state in OVER)
+    assert status.session.state == pb.SessionStatus.SERVING, status.session.reason
+    assert sorted(member.name for member in status.session.members) == ["desk", "laptop", "tower"]
+
+
+def test_joining_is_one_command_and_takes_little_beside_loading(fleet, smollm2):
+    code = create(fleet, smollm2, 2)
+    until(fleet, "desk", lambda s: any(m.state == MemberState.WAITING for m in s.members))
+    started = time.monotonic()
+    with subprocess.Popen(ctl(fleet, "laptop", "session", "join", code)) as command:
+        times = {}
+        for status in fleet.agent("laptop").WatchStatus(pb.StatusRequest(), timeout=WAIT_S):
+            if status.session.state in OVER and not times:
+                continue  # the session before
+            for member in status.session.members:
+                if member.name == "laptop":
+                    times.setdefault(member.state, time.monotonic())
+            if status.session.state in OVER:
+                break
+        assert command.wait(WAIT_S) == 0
+    loading_s = times.get(MemberState.READY, times[MemberState.SERVING]) - times[MemberState.LOADING]
+    beside_s = times[MemberState.SERVING] - started - loading_s
+    print(f"joined in {beside_s:.2f} s beside {loading_s:.2f} s of loading")
+    assert beside_s < LARGEST_JOIN_S
