@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from kafila_planner.fields import MAX_BYTES, FieldError, Fields
+from kafila_planner.fields import MAX_BYTES, FieldError, Fields, check_number
 
 _ANY = 1e300
 
@@ -218,7 +218,14 @@ def _objects(of: Fields, key: str) -> list[Fields]:
 
 def _unseated_from(of: Fields) -> tuple[Unseated, ...]:
     reasons = Fields(of.value("unseated_reasons", {}), of.path("unseated_reasons"))
-    return tuple(Unseated(name, reasons.text(name, "")) for name in of.items("unseated", ()))
+    return tuple(Unseated(name, reasons.text(name, "")) for name in _texts(of, "unseated"))
+
+
+def _texts(of: Fields, key: str) -> tuple[str, ...]:
+    values = of.items(key, ())
+    if not all(isinstance(value, str) for value in values):
+        raise FieldError(f"{of.path(key)}: must be a list of texts")
+    return tuple(values)
 
 
 def _refusal_from(of: Fields) -> Refusal:
@@ -260,7 +267,6 @@ def _stage_from(of: Fields) -> Stage:
 
 
 def _prediction_from(of: Fields) -> Prediction:
-    span = of.items("tokens_per_s_one_user_range", None)
     return Prediction(
         tokens_per_s_one_user=of.number("tokens_per_s_one_user", 0, _ANY, None),
         tokens_per_s_all_users=of.number("tokens_per_s_all_users", 0, _ANY, None),
@@ -269,8 +275,18 @@ def _prediction_from(of: Fields) -> Prediction:
         prompt_tokens=of.whole("prompt_tokens", 0, _ANY, None),
         circuit_s=of.number("circuit_s", 0, _ANY, None),
         bottleneck_s=of.number("bottleneck_s", 0, _ANY, None),
-        tokens_per_s_one_user_range=None if span is None else (span[0], span[1]),
+        tokens_per_s_one_user_range=_range_from(of, "tokens_per_s_one_user_range"),
     )
+
+
+def _range_from(of: Fields, key: str) -> tuple[float, float] | None:
+    span = of.items(key, None)
+    if span is None:
+        return None
+    if len(span) != 2:
+        raise FieldError(f"{of.path(key)}: must be [lowest, highest]")
+    low, high = (check_number(end, of.path(key), 0, _ANY) for end in span)
+    return low, high
 
 
 def _ring_from(of: Fields) -> RingPlan:
@@ -305,5 +321,5 @@ def _ring_from(of: Fields) -> RingPlan:
         unseated=_unseated_from(of),
         bound=of.number("bound", 0, _ANY, None),
         gap=of.number("gap", 0, _ANY, None),
-        notes=tuple(of.items("notes", ())),
+        notes=_texts(of, "notes"),
     )
