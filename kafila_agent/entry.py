@@ -292,7 +292,7 @@ class Entry:
             raise AgentError(Fault.NOT_FOUND, str(error)) from error
 
     def _describe(self, request: pb.CreateRequest) -> tuple[Manifest, ModelReference]:
-        from kafila_agent.model.facts import describe_model
+        from kafila_agent.model.errors import ModelError
 
         dtype = self._checked_dtype(request.dtype or DTYPES[0])
         try:
@@ -300,6 +300,16 @@ class Entry:
         except ValueError as error:
             raise AgentError(Fault.INVALID, f"--{error}") from error
         manifest = self._manifest(request.model)
+        try:
+            return manifest, self._reference(manifest, dtype, request)
+        except ModelError as error:
+            raise AgentError(Fault.REFUSED, str(error)) from error
+
+    @staticmethod
+    def _reference(manifest: Manifest, dtype: str, request: pb.CreateRequest) -> ModelReference:
+        """What the charter says of the model. Raises ModelError, or AgentError for a context it was not made for."""
+        from kafila_agent.model.facts import describe_model
+
         limit = getattr(manifest.model_config, "max_position_embeddings", None)
         if limit is not None and request.context_tokens > limit:
             raise AgentError(
@@ -309,10 +319,9 @@ class Entry:
         facts = describe_model(
             manifest, dtype, context_tokens=request.context_tokens, concurrency=request.concurrency
         )
-        reference = ModelReference(
+        return ModelReference(
             name=manifest.name,
             digest=manifest.digest,
             dtype=dtype,
             facts_json=json.dumps(model_to_json(facts)),
         )
-        return manifest, reference

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kafila_agent.model.errors import ModelError
 from kafila_agent.model.families import causal_lm_class
 from kafila_agent.model.routing import HeldTensor, bytes_read
 from kafila_agent.model.weights import torch_dtype
@@ -24,6 +25,18 @@ def describe_model(manifest: Manifest, dtype: str, *, context_tokens: int, concu
     not served. (Sizes are per sequence: ``concurrency`` is the planner's to multiply by.)
     """
     del concurrency
+    try:
+        return _describe(manifest, dtype, context_tokens)
+    except ModelError:
+        raise
+    except Exception as error:  # transformers' own, for a configuration that contradicts itself
+        raise ModelError(
+            f"{manifest.path}: its configuration makes no {manifest.family} ({type(error).__name__}: {error});"
+            " fetch the model again"
+        ) from error
+
+
+def _describe(manifest: Manifest, dtype: str, context_tokens: int) -> ModelFacts:
     serving = torch_dtype(dtype)
     in_float32 = _kept_in_float32(manifest.family, serving)
 

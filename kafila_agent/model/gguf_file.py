@@ -1,7 +1,6 @@
 """One GGUF file as a checkpoint: its configuration, its tensor table, and how its values come back.
 
-Headers are read by transformers' GGUF reader, names come from the gguf package; what is here is the
-difference between the two worlds: which keys make a configuration, which tensors were rearranged.
+Names come from the gguf package; what is here is the difference between the two worlds: which keys make a configuration, which tensors were rearranged.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import math
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ import torch
 from kafila_agent.model.errors import ModelError
 from kafila_agent.model.families import build_config, causal_lm_class
 from kafila_agent.model.gguf_config import ARCHITECTURES, config_of
+from kafila_agent.model.gguf_header import Stored, read_header
 from kafila_agent.model.tensors import TensorEntry, read_bytes
 
 if TYPE_CHECKING:
@@ -30,24 +30,15 @@ _AGAIN = "fetch the file again"
 _CHUNK_ELEMENTS = 1 << 20
 
 
-class _Stored(NamedTuple):
-    """One row of the file's own table; ``shape`` in torch order, ``offset`` from the start of the data."""
-
-    name: str
-    shape: tuple[int, ...]
-    ggml_type: int
-    offset: int
-
-
 def read_checkpoint(file: Path) -> tuple[dict[str, Any], tuple[TensorEntry, ...]]:
     """Configuration and tensor table. Raises ModelError if the file is cut short, corrupt or not served."""
     try:
-        metadata, table, data_start = _read_header(file)
+        metadata, table, data_start = read_header(file)
     except OSError as error:
         raise ModelError(f"{file}: cannot read ({error.strerror}); {_AGAIN}") from error
     except (ValueError, struct.error, OverflowError, MemoryError, TypeError, KeyError) as error:
         raise ModelError(f"{file}: not a whole GGUF file ({error}); {_AGAIN}") from error
-    architecture = str(metadata["general.architecture"])
+    architecture = str(metadata.get("general.architecture"))
     if architecture not in ARCHITECTURES:
         served = ", ".join(ARCHITECTURES)
         raise ModelError(f"{file}: GGUF architecture {architecture!r} is not served; choose one of {served}")
@@ -59,21 +50,7 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], tuple[TensorEntry, ...]
     return config, tuple(_entry(file, row, data_start, size, names) for row in table.values())
 
 
-def _read_header(file: Path) -> tuple[dict[str, Any], dict[str, _Stored], int]:
-    """(metadata, table, start of the data). Every read is within the mapped file, or raises struct.error."""
-    from transformers.integrations.gguf.reader import _mapped, _read_metadata, _read_tensor_table
-
-    blob = _mapped(str(file))
-    metadata, count, position = _read_metadata(blob, str(file))
-    rows, position = _read_tensor_table(blob, count, position)
-    alignment = metadata.get("general.alignment", 32)
-    if not isinstance(alignment, int) or alignment < 1:
-        raise ValueError(f"alignment {alignment}")
-    data_start = -(-position // alignment) * alignment
-    return metadata, {row[0]: _Stored(*row) for row in rows}, data_start
-
-
-def _rope_factors(file: Path, row: _Stored | None, data_start: int, size: int) -> list[float] | None:
+def _rope_factors(file: Path, row: Stored | None, data_start: int, size: int) -> list[float] | None:
     """The file's own divisors of the rotary frequencies (Llama 3's scaling is stored as such a table)."""
     if row is None:
         return None
@@ -85,7 +62,7 @@ def _rope_factors(file: Path, row: _Stored | None, data_start: int, size: int) -
     return np.frombuffer(raw, "<f4").tolist()
 
 
-def _entry(file: Path, row: _Stored, data_start: int, size: int, names: dict[str, str]) -> TensorEntry:
+def _entry(file: Path, row: Stored, data_start: int, size: int, names: dict[str, str]) -> TensorEntry:
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     try:

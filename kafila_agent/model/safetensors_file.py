@@ -18,6 +18,8 @@ from kafila_agent.model.tensors import TensorEntry
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 MAX_HEADER_BYTES = 100_000_000
+MAX_DIMENSIONS = 8
+_MAX_NUMBER = 1 << 62
 _ITEM_BYTES = {
     "F64": 8,
     "F32": 4,
@@ -90,8 +92,8 @@ def _read_header(file: Path) -> tuple[dict[str, Any], int, int]:
 
 def _entry(file: Path, name: str, fields: Any, data_start: int, data_bytes: int) -> TensorEntry:
     try:
-        encoding, shape = str(fields["dtype"]), tuple(int(n) for n in fields["shape"])
-        begin, end = (int(n) for n in fields["data_offsets"])
+        encoding, shape = str(fields["dtype"]), tuple(_whole(n) for n in fields["shape"])
+        begin, end = (_whole(n) for n in fields["data_offsets"])
     except (TypeError, KeyError, ValueError) as error:
         raise ModelError(f"{file}: header entry {name} is malformed; {_AGAIN}") from error
     if encoding not in _ITEM_BYTES:
@@ -100,15 +102,23 @@ def _entry(file: Path, name: str, fields: Any, data_start: int, data_bytes: int)
         )
     if not 0 <= begin <= end <= data_bytes:
         raise ModelError(f"{file}: {name} lies beyond the end of the file; {_AGAIN}")
-    if min(shape, default=1) < 0 or math.prod(shape) * _ITEM_BYTES[encoding] != end - begin:
+    if min(shape, default=1) < 0 or len(shape) > MAX_DIMENSIONS or math.prod(shape) * _ITEM_BYTES[encoding] != end - begin:
         raise ModelError(
             f"{file}: {name} has {end - begin} bytes, not what its shape {shape} needs; {_AGAIN}"
         )
     return TensorEntry(name, shape, encoding, file, data_start + begin, end - begin, name)
 
 
+def _whole(number: Any) -> int:
+    if type(number) is not int or abs(number) > _MAX_NUMBER:
+        raise ValueError(number)
+    return number
+
+
 def _weight_map(index: Path) -> dict[str, str]:
     try:
+        if index.stat().st_size > MAX_HEADER_BYTES:
+            raise ModelError(f"{index}: too large for a shard index; {_AGAIN}")
         names = json.loads(index.read_bytes())["weight_map"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(f"{index}: not a readable shard index; {_AGAIN}") from error
