@@ -190,6 +190,9 @@ class Entry:
     def _countersign(self, message: ToAgent) -> None:
         assert self.hosting is not None
         assert self.membership is not None
+        if not self.membership.is_forming:
+            log.warning("reports after the plan", epoch=message.reports.epoch)
+            return
         try:
             self.hosting.countersign(message.reports)
         except StatementError as error:

@@ -130,12 +130,15 @@ class Membership:
         self._machine.changed()
 
     def _take_charter(self, signed: Signed) -> None:
+        if not self.is_forming:
+            raise StatementError("a charter after the plan: the roster is settled by then")
         self.charter = verify_charter(signed, self._host, self.charter.revision, session_id=self._session_id)
         if self.state is State.JOINING:
             self._step(Event.CHARTERED)
 
     def _take_plan(self, signed: Signed) -> None:
-        assert self._report is not None
+        if self.state is not State.WAITING or self._report is None:
+            raise StatementError(f"a plan cannot come while this member is {self.state.name}")
         message = verify_plan(signed, self.charter, self._report, self.epoch)
         plan = plan_from_json(json.loads(message.plan_json))
         self.plan_message = message

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kafila_proto.names import step_name
 from kafila_proto.rendezvous_pb2 import Introduction, ToAgent
 from kafila_rendezvous.outcome import Command, RequestRefused, Send
 
@@ -82,7 +83,7 @@ class Introductions:
             return [self._pass_on(attempt, from_host, message), *self._fail(now)]
         following = TRANSITIONS.get((attempt.state, message.step, from_host))
         if following is None:
-            step = Introduction.Step.Name(message.step)
+            step = step_name(message.step)
             raise RequestRefused("invalid", f"{step} cannot come while the attempt is {attempt.state.name}")
         attempt.state = following
         return [self._pass_on(attempt, from_host, message)]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafila_proto.certificate import fingerprint
-from kafila_proto.names import InvalidName, check_name, printable
+from kafila_proto.names import InvalidName, check_name, printable, step_name
 from kafila_proto.pake import SESSION_ID_BYTES, Confirmations, Exchange, PakeError, Role, Transcript
 from kafila_proto.rendezvous_pb2 import Admit, FromAgent, Introduction, JoinSession, Leave, StopAdmitting
 from kafila_proto.session_code import SessionCode
@@ -174,7 +174,7 @@ class HostIntroduction:
         try:
             rule = _HOST_TABLE[self.state, event.step]
         except KeyError:
-            step = Introduction.Step.Name(event.step)
+            step = step_name(event.step)
             raise IllegalEvent(f"{step} cannot come to a host that is {self.state.name}") from None
         return rule(self, event, now)
 
@@ -325,7 +325,7 @@ class JoinerIntroduction:
         try:
             rule = _JOINER_TABLE[self.state, event.step]
         except KeyError:
-            step = Introduction.Step.Name(event.step)
+            step = step_name(event.step)
             raise IllegalEvent(f"{step} cannot come to a joiner that is {self.state.name}") from None
         return rule(self, event, now)
 

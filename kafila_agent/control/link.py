@@ -34,7 +34,7 @@ from kafila_agent.identity import Identity
 from kafila_proto import PROTOCOL, VERSION
 from kafila_proto.certificate import CertificateError, common_name, fingerprint
 from kafila_proto.names import printable
-from kafila_proto.rendezvous_pb2 import Challenge, FromAgent, Hello, ToAgent
+from kafila_proto.rendezvous_pb2 import Challenge, FromAgent, Hello, MemberState, ToAgent
 from kafila_proto.rendezvous_pb2_grpc import RendezvousStub
 from kafila_proto.signed import Label
 
@@ -198,6 +198,8 @@ class RendezvousLink:
         elif message.WhichOneof("message") == "member":
             progress = message.member.progress
             progress.detail = printable(progress.detail)
+            if progress.state not in MemberState.values():
+                progress.state = MemberState.MEMBER_STATE_UNSPECIFIED
             for edge in progress.edges:
                 edge.path = printable(edge.path)
         try:

@@ -1,8 +1,10 @@
-"""Names of members, and what may be shown of other text that comes from elsewhere."""
+"""Names of members, and what may be shown of other text and numbers that come from elsewhere."""
 
 from __future__ import annotations
 
 import re
+
+from kafila_proto.rendezvous_pb2 import Introduction
 
 MAX_NAME_LENGTH = 32
 MAX_SHOWN_LENGTH = 500
@@ -34,3 +36,9 @@ def derive_name(hostname: str) -> str:
 def printable(text: str) -> str:
     """What somebody else said, fit to be shown: one line, bounded, without what drives a terminal."""
     return "".join(c if c.isprintable() else " " for c in text[:MAX_SHOWN_LENGTH])
+
+
+def step_name(step: int) -> str:
+    """An introduction's step in words, or its number: messages may carry one that nobody knows."""
+    known = Introduction.Step.DESCRIPTOR.values_by_number.get(step)
+    return known.name if known else f"step {step}"

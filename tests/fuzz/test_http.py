@@ -19,7 +19,7 @@ schema = schemathesis.openapi.from_asgi("/openapi.json", app)
 
 
 @schema.parametrize()
-@settings(max_examples=settings().max_examples, deadline=None)
+@settings(max_examples=max(10, settings().max_examples // 5), deadline=None)
 def test_every_request_is_answered_with_a_status_of_openais(case):
     response = case.call(headers=PLAIN)
     assert response.status_code in EXPECTED, response.text
