@@ -1,4 +1,4 @@
-.PHONY: setup demo test lint proto bench clean
+.PHONY: setup demo test lint proto bench fuzz audit clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -32,6 +32,15 @@ proto: setup
 
 bench: setup
 	for bench in tests/bench/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+
+# A million frames and datagrams, and twenty thousand of every other kind; the suite does a little of each.
+fuzz: setup
+	$(BIN)/python -m pytest tests/fuzz --hypothesis-profile=fuzz --timeout=0 $(ARGS)
+
+# What is known against the versions installed; needs the network, and a tool that is no part of the project.
+audit: setup
+	$(BIN)/pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	$(BIN)/pip-audit --local --progress-spinner off
 
 clean:
 	rm -rf .venv build dist

@@ -32,7 +32,9 @@ class AgentConfig:
     udp_port: int = 0
     api_host: str = "127.0.0.1"
     api_port: int = 0
-    api_key: str | None = field(default=None, repr=False)  # required where api_host is not this machine's alone
+    api_key: str | None = field(
+        default=None, repr=False
+    )  # required where api_host is not this machine's alone
     metrics_port: int = 0
     threads: int = 0  # 0: one for each core this process may use
     memory_limit_bytes: int | None = None

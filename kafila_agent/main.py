@@ -72,9 +72,7 @@ def run(
         int, typer.Option(min=0, max=65535, help="Prometheus on 127.0.0.1; 0: any.")
     ] = 9470,
     threads: Annotated[int, typer.Option(min=0, help="Compute threads; 0: one a core.")] = 0,
-    memory: Annotated[
-        str, typer.Option(help="Use at most this much memory, such as 8G; what is free otherwise.")
-    ] = "",
+    memory: Annotated[str, typer.Option(help="Use at most this, such as 8G; else what is free.")] = "",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0, mps.")] = "cpu",
     relay_only: Annotated[bool, typer.Option("--relay-only", help="Open no direct edge.")] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",

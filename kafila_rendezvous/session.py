@@ -7,8 +7,9 @@
     CLOSED       over, with a reason that names who left or what failed
 
 Who is lost while the session forms drops out, and the host writes a charter without it; later its loss closes
-the session: there is no spare to take its blocks. What cannot come in a state is refused to whoever sent it. Nothing here is trusted by members: they check the signatures themselves, and the
-checks below only spare them what they would refuse.
+the session: there is no spare to take its blocks. What cannot come in a state is refused to whoever sent it.
+Nothing here is trusted by members: they check the signatures themselves, and the checks below only spare them
+what they would refuse.
 """
 
 from __future__ import annotations

@@ -108,7 +108,9 @@ class ApiServer:
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]), name="api")
         await self._server.listening.wait()
         if not _is_loopback(self._host):
-            log.warning("the API is open to other machines, unencrypted, to whoever has its key", url=self.url)
+            log.warning(
+                "the API is open to other machines, unencrypted, to whoever has its key", url=self.url
+            )
 
     async def close(self) -> None:
         """Stop listening, let answers under way finish for GRACE_S at most, and end."""

@@ -190,7 +190,9 @@ def _check_roster(charter: Charter, host_fingerprint: bytes) -> None:
         raise StatementError(str(error)) from error
     for shown in (charter.model.name, charter.model.dtype):
         if shown != printable(shown):
-            raise StatementError(f"the charter's model is called {shown[:100]!r}, which is no name of a model")
+            raise StatementError(
+                f"the charter's model is called {shown[:100]!r}, which is no name of a model"
+            )
 
 
 def _check_same(what: str, theirs_json: str, ours_json: str) -> None:

@@ -6,7 +6,8 @@ exchange they carry. The rendezvous in between is not trusted: it gets one guess
 Host:    ADMITTING --opened--> CHALLENGING --proof, right--> ADMITTING (or STOPPED: everyone is here)
                                CHALLENGING --proof, wrong; failed; timeout--> ADMITTING (or STOPPED: three)
          Whoever received the host's element could test one guess, so every attempt counts as failed unless
-         it ends confirmed. Who vanishes before its admission has arrived is off the roster again. One at a time: what opens during another is turned away before it gets an element.
+         it ends confirmed. Who vanishes before its admission has arrived is off the roster again.
+         One at a time: what opens during another is turned away before it gets an element.
 Joiner:  IDLE --join--> CALLING --host's element--> PROVING --host's proof, right--> JOINED
                         CALLING, PROVING --anything else--> IDLE; three times on one number: no more of it
 """
@@ -107,21 +108,9 @@ class Refused:
 Command = Send | Admitted | Withdrawn | AttemptFailed | Stopped | Joined | Refused
 
 
-class HostState(enum.Enum):
-    """Where the host's introductions are."""
-
-    ADMITTING = enum.auto()
-    CHALLENGING = enum.auto()
-    STOPPED = enum.auto()
-
-
-class JoinerState(enum.Enum):
-    """Where a joiner is."""
-
-    IDLE = enum.auto()
-    CALLING = enum.auto()
-    PROVING = enum.auto()
-    JOINED = enum.auto()
+# Where the host's introductions are, and where a joiner is.
+HostState = enum.Enum("HostState", ["ADMITTING", "CHALLENGING", "STOPPED"])
+JoinerState = enum.Enum("JoinerState", ["IDLE", "CALLING", "PROVING", "JOINED"])
 
 
 class HostIntroduction:

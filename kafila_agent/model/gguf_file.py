@@ -1,6 +1,7 @@
 """One GGUF file as a checkpoint: its configuration, its tensor table, and how its values come back.
 
-Names come from the gguf package; what is here is the difference between the two worlds: which keys make a configuration, which tensors were rearranged.
+Names come from the gguf package; what is here is the difference between the two worlds: which keys make a
+configuration, which tensors were rearranged.
 """
 
 from __future__ import annotations

@@ -102,7 +102,11 @@ def _entry(file: Path, name: str, fields: Any, data_start: int, data_bytes: int)
         )
     if not 0 <= begin <= end <= data_bytes:
         raise ModelError(f"{file}: {name} lies beyond the end of the file; {_AGAIN}")
-    if min(shape, default=1) < 0 or len(shape) > MAX_DIMENSIONS or math.prod(shape) * _ITEM_BYTES[encoding] != end - begin:
+    if (
+        min(shape, default=1) < 0
+        or len(shape) > MAX_DIMENSIONS
+        or math.prod(shape) * _ITEM_BYTES[encoding] != end - begin
+    ):
         raise ModelError(
             f"{file}: {name} has {end - begin} bytes, not what its shape {shape} needs; {_AGAIN}"
         )

@@ -33,7 +33,9 @@ def test_from_the_environment_which_children_do_not_inherit(monkeypatch):
     assert "KAFILA_API_KEY" not in os.environ
 
 
-@pytest.mark.parametrize("text", ["", "short", "with a space in between", "0123456789abcdef\n0123", "ключ" * 9])
+@pytest.mark.parametrize(
+    "text", ["", "short", "with a space in between", "0123456789abcdef\n0123", "ключ" * 9]
+)
 def test_what_is_no_key_is_not_shown(tmp_path, text):
     file = tmp_path / "key"
     file.write_text(text)

@@ -21,9 +21,7 @@ A_EXAMPLE = 50  # of the seeded storm, for each of hypothesis's: a million with 
 LARGEST_GROWTH_BYTES = 1 << 20
 HERE, THERE = ("192.0.2.1", 7470), ("192.0.2.2", 4444)
 CIRCUITS = Circuits()
-GRANTS = [
-    CIRCUITS.grant(b"s" * 16, 1, a * 32, b * 32, 0.0) for a, b in ((b"a", b"b"), (b"b", b"a"))
-]
+GRANTS = [CIRCUITS.grant(b"s" * 16, 1, a * 32, b * 32, 0.0) for a, b in ((b"a", b"b"), (b"b", b"a"))]
 CIRCUIT, KEY = GRANTS[0].circuit_id, GRANTS[0].key
 PAIR = PairKey.derive(b"s" * 16, 1, b"a" * 32, b"b" * 32)
 

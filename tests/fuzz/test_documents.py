@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafila_agent.control.pin import AddressError, parse_address
-from kafila_planner.fields import FieldError
 from kafila_planner.facts import fleet_to_json, parse_fleet
+from kafila_planner.fields import FieldError
 from kafila_planner.planner import plan_ring
 from kafila_planner.ring import plan_from_json, plan_to_json
 from kafila_proto.certificate import CertificateError, common_name, make_certificate, public_key
@@ -77,8 +77,7 @@ def test_a_plan_is_read_or_refused(document):
 def test_a_session_code_is_read_or_refused(text):
     try:
         code = parse_session_code(text)
-    except SessionCodeError as error:
-        assert len(str(error)) < 300
+    except SessionCodeError:
         return
     assert parse_session_code(str(code)) == code
 

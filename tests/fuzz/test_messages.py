@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafila_agent.control import introduction as intro
-from kafila_agent.control.charter import StatementError, countersign, verify_charter, verify_plan, verify_reports
+from kafila_agent.control.charter import (
+    StatementError,
+    countersign,
+    verify_charter,
+    verify_plan,
+    verify_reports,
+)
 from kafila_agent.identity import Identity
 from kafila_proto import rendezvous_pb2 as pb
 from kafila_proto.certificate import make_certificate
@@ -25,7 +31,9 @@ BYTES = st.one_of(
 )
 TEXTS = st.one_of(
     st.text(max_size=12),
-    st.sampled_from(["desk", "lap", "{}", "[]", "null", "throughput", "bfloat16", '{"name": "desk"}', "1e400"]),
+    st.sampled_from(
+        ["desk", "lap", "{}", "[]", "null", "throughput", "bfloat16", '{"name": "desk"}', "1e400"]
+    ),
 )
 SCALARS = {
     FieldDescriptor.TYPE_BYTES: BYTES,

@@ -164,7 +164,9 @@ async def test_the_rendezvous_sees_neither_words_nor_prompts_nor_activations(
 ):
     choice = await form_and_ask(*agents, smollm2)
     payloads = [
-        bytes(frame.payload) for frame in map(parse_frame, map(memoryview, frames)) if frame.kind is Kind.HIDDEN
+        bytes(frame.payload)
+        for frame in map(parse_frame, map(memoryview, frames))
+        if frame.kind is Kind.HIDDEN
     ]
     # The taps work: names stand in the streams, and all that went round went through the relay, both times.
     assert b"desk" in streams

@@ -89,7 +89,9 @@ def everything_seen(fleet) -> dict[str, str]:
 def test_no_secret_shows_in_command_lines_logs_or_metrics(fleet, smollm2):
     code = create(fleet, smollm2, 2)
     ours, theirs = pty.openpty()
-    with subprocess.Popen(ctl(fleet, "laptop", "session", "join"), stdin=theirs, stdout=theirs, stderr=theirs):
+    with subprocess.Popen(
+        ctl(fleet, "laptop", "session", "join"), stdin=theirs, stdout=theirs, stderr=theirs
+    ):
         os.close(theirs)
         os.write(ours, f"{code}\n".encode())
         until(fleet, "desk", lambda session: len(session.members) == 2)
@@ -136,7 +138,9 @@ def test_after_three_failures_the_host_says_so_and_offers_a_new_code(fleet, smol
     made = subprocess.run(ctl(fleet, "desk", "session", "code"), capture_output=True, text=True, check=True)
     assert made.stdout.strip() == fleet.agent("desk").GetStatus(pb.StatusRequest()).session.code != code
     join(fleet, "tower", made.stdout.strip())
-    assert until(fleet, "desk", lambda session: session.state in OVER).session.state == pb.SessionStatus.SERVING
+    assert (
+        until(fleet, "desk", lambda session: session.state in OVER).session.state == pb.SessionStatus.SERVING
+    )
     late = subprocess.run(
         ctl(fleet, "desk", "session", "code"), capture_output=True, text=True, check=False, timeout=WAIT_S
     )

@@ -176,7 +176,9 @@ async def test_no_page_of_another_origin_is_let_in(make_api, headers):
     for response in (
         await api.http.options("chat/completions", headers=headers | preflight),
         await api.http.post("chat/completions", headers=headers, content=body),
-        await api.http.post("chat/completions", headers=headers | {"content-type": "text/plain"}, content=body),
+        await api.http.post(
+            "chat/completions", headers=headers | {"content-type": "text/plain"}, content=body
+        ),
         await api.http.get("models", headers=headers),
     ):
         assert (response.status_code, response.json()["error"]["code"]) == (403, "origin_not_allowed")

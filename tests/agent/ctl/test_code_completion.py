@@ -46,7 +46,9 @@ def test_in_the_shell():
         "COMP_WORDS": "kafila-ctl session join 123456-waln",
         "COMP_CWORD": "3",
     }
-    done = subprocess.run([CTL], env=os.environ | asked, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [CTL], env=os.environ | asked, capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.stdout.split() == ["123456-walnut"], done.stderr
 
 
