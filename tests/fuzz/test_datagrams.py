@@ -19,6 +19,7 @@ from tests.fuzz.values import mutated
 
 A_EXAMPLE = 50  # of the seeded storm, for each of hypothesis's: a million with the profile "fuzz"
 LARGEST_GROWTH_BYTES = 1 << 20
+LARGEST_AMPLIFICATION = 3.3
 HERE, THERE = ("192.0.2.1", 7470), ("192.0.2.2", 4444)
 CIRCUITS = Circuits()
 GRANTS = [CIRCUITS.grant(b"s" * 16, 1, a * 32, b * 32, 0.0) for a, b in ((b"a", b"b"), (b"b", b"a"))]
@@ -71,7 +72,7 @@ def take(data: bytes, binding: CircuitBinding) -> None:
     except stun.StunError:
         pass
     reflected = reflect(data, THERE, HERE, (HERE[0], 7471))
-    assert reflected is None or len(reflected.data) <= 4 * max(len(data), 20)
+    assert reflected is None or len(reflected.data) <= LARGEST_AMPLIFICATION * len(data)
     parse_check(data)
     PAIR.parse(data)
     parse_binding(data)
