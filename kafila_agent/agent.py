@@ -55,6 +55,7 @@ class Agent:
         self._api: ApiServer | None = None
         self._metrics_server: tuple[WSGIServer, Thread] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._importing: asyncio.Task[None] | None = None
 
     @property
     def machine(self) -> Machine:
@@ -89,10 +90,10 @@ class Agent:
         link.on_lost = self._lost
         link.on_attached = lambda attachment: self._changed()
         await self._open_local(metrics)
-        importing = asyncio.create_task(asyncio.to_thread(_import_heavy))
-        self._tasks = [importing, asyncio.create_task(self._machine.carry_out_posts())]
+        self._importing = asyncio.create_task(asyncio.to_thread(_import_heavy))
+        self._tasks = [self._importing, asyncio.create_task(self._machine.carry_out_posts())]
         await self._attach(link)
-        await importing
+        await self._importing
         await self._open_api()
 
     def _open_endpoint(self, identity: Identity) -> EdgeEndpoint:
@@ -172,14 +173,21 @@ class Agent:
         self._news.set()
         self._news = asyncio.Event()
 
+    async def _imported(self) -> None:
+        """Two threads that import transformers at once find it half-made: who needs it waits for the first."""
+        if self._importing is not None:
+            await asyncio.shield(self._importing)
+
     # What kafila-ctl asks
 
     async def create_session(self, request: pb.CreateRequest) -> None:
         """See ControlSocket."""
+        await self._imported()
         await self.entry.create(request)
 
     async def join_session(self, code: str) -> None:
         """See ControlSocket."""
+        await self._imported()
         await self.entry.join(code)
 
     async def renew_code(self) -> None:
@@ -192,6 +200,7 @@ class Agent:
 
     async def probe(self, request: pb.ProbeRequest) -> pb.ProbeReply:
         """See ControlSocket."""
+        await self._imported()
         return await self.entry.probe(request)
 
     def status(self) -> pb.Status:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -40,7 +41,8 @@ def fleet(smollm2, tmp_path_factory):
 def left_afterwards(fleet):
     yield
     for name in fleet.names:
-        if fleet.agent(name).GetStatus(pb.StatusRequest()).session.state not in (0, pb.SessionStatus.CLOSED):
+        # Who has left a moment ago, because the host did, has nothing to leave.
+        with contextlib.suppress(grpc.RpcError):
             fleet.agent(name).LeaveSession(pb.LeaveRequest())
 
 
@@ -169,12 +171,13 @@ def test_who_leaves_before_the_plan_makes_room_for_another(fleet, smollm2):
     assert sorted(member.name for member in status.session.members) == ["desk", "laptop", "tower"]
 
 
-def test_joining_is_one_command_and_takes_little_beside_loading(fleet, smollm2):
-    code = create(fleet, smollm2, 2)
+def join_time_s(fleet, model) -> float:
+    """From the command to serving, without the loading."""
+    code = create(fleet, model, 2)
     until(fleet, "desk", lambda s: any(m.state == MemberState.WAITING for m in s.members))
     started = time.monotonic()
     with subprocess.Popen(ctl(fleet, "laptop", "session", "join", code)) as command:
-        times = {}
+        times: dict[int, float] = {}
         for status in fleet.agent("laptop").WatchStatus(pb.StatusRequest(), timeout=WAIT_S):
             if status.session.state in OVER and not times:
                 continue  # the session before
@@ -184,7 +187,15 @@ def test_joining_is_one_command_and_takes_little_beside_loading(fleet, smollm2):
             if status.session.state in OVER:
                 break
         assert command.wait(WAIT_S) == 0
+    fleet.agent("desk").LeaveSession(pb.LeaveRequest())
+    until(fleet, "laptop", lambda session: session.state == pb.SessionStatus.CLOSED)
     loading_s = times.get(MemberState.READY, times[MemberState.SERVING]) - times[MemberState.LOADING]
-    beside_s = times[MemberState.SERVING] - started - loading_s
-    print(f"joined in {beside_s:.2f} s beside {loading_s:.2f} s of loading")
-    assert beside_s < LARGEST_JOIN_S
+    return times[MemberState.SERVING] - started - loading_s
+
+
+def test_joining_is_one_command_and_takes_little_beside_loading(fleet, smollm2):
+    """On a machine that is busy with something else, as many times longer as it is overcommitted."""
+    took_s = join_time_s(fleet, smollm2)
+    overcommitted = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    print(f"joined, beside loading, in {took_s:.2f} s; overcommitted {overcommitted:.1f} times")
+    assert took_s < LARGEST_JOIN_S * overcommitted
