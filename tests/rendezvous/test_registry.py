@@ -192,6 +192,56 @@ def test_a_member_that_goes_ends_the_session_by_name(world, agents, gone, who):
     world.create(others[0], 1, b"t" * 16)  # free for another
 
 
+@pytest.fixture
+def reported(world, agents):
+    """Three members that have all reported: the planner is at work."""
+    desk, lap, attic, _ = agents
+    number = world.create(desk, 3)
+    for joiner in (lap, attic):
+        world.admit(desk, joiner, number)
+    world.charter(desk, [desk, lap, attic])
+    for member in (desk, lap, attic):
+        world.report(member)
+    return desk, lap, attic
+
+
+def test_who_leaves_while_it_is_planned_takes_the_plan_along(world, reported, session_of):
+    desk, lap, attic = reported
+    world.say(lap, leave=pb.Leave())
+    world.plan()
+    assert world.heard(desk, "reports") == []
+    assert session_of().state is SessionState.FORMING
+    for member in (desk, attic):
+        gone = world.heard(member, "member")[-1]
+        assert (gone.name, gone.progress.state, gone.progress.detail) == ("lap", pb.LEFT, "left the session")
+    assert session_of().epoch == 2
+
+
+def test_what_the_host_said_before_it_heard_that_someone_left_is_dropped(world, reported, session_of):
+    desk, lap, attic = reported
+    world.plan()
+    world.say(lap, leave=pb.Leave())
+    world.countersign(desk)
+    world.charter(desk, [desk, lap, attic], revision=2)
+    assert world.heard(desk, "problem") == []
+    assert world.heard(attic, "plan") == []
+    world.charter(desk, [desk, attic], revision=3, expected_members=3)
+    assert len(world.heard(attic, "charter")) == 2
+    world.say(desk, plan=pb.Signed())  # what is not of an older epoch is refused as ever
+    assert world.problem(desk).request == "plan"
+
+
+def test_a_code_that_was_used_up_stays_so_when_somebody_leaves(world, reported, agents):
+    desk, lap, _ = reported
+    world.say(lap, leave=pb.Leave())
+    number = world.heard(desk, "created")[-1].number
+    world.say(agents[3], join=pb.JoinSession(number=number))
+    assert world.problem(agents[3]).code == "not_found"
+    renewed = world.create(desk, 3)
+    world.admit(desk, agents[3], renewed)
+    assert agents[3].id in world.registry.sessions[SESSION_ID].session.members
+
+
 def test_a_joiner_that_goes_ends_only_its_attempt(world, agents):
     desk, lap, *_ = agents
     number = world.create(desk, 2)

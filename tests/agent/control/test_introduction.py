@@ -23,6 +23,7 @@ from kafila_agent.control.introduction import (
     Send,
     Stopped,
     Tick,
+    Withdrawn,
 )
 from kafila_proto import rendezvous_pb2 as pb
 from kafila_proto.certificate import fingerprint, make_certificate
@@ -146,6 +147,45 @@ def test_a_new_code_unseats_nobody():
     assert list(host.roster) == ["desk", "lap"]
     assert not of(Carrier(host, make_joiner("attic")).introduce(CODE), Joined)
     assert of(Carrier(host, make_joiner("attic")).introduce(SessionCode("9" * 6, ("zebra", "acorn"))), Joined)
+
+
+def test_a_new_code_ends_the_attempt_under_the_old_one():
+    host = make_host()
+    host.handle(Introduction(attempt=4, step=Introduction.OPENED), 0.0)
+    (ended,) = said(host.renew(("zebra", "acorn")))
+    assert (ended.attempt, ended.step) == (4, Introduction.FAILED)
+    assert (host.state, host.failures, host.deadline) == (HostState.ADMITTING, 0, None)
+
+
+def test_who_vanishes_while_its_admission_is_on_its_way_is_off_the_roster():
+    host = make_host(members=2)
+    Carrier(host, make_joiner()).introduce()
+    gone = Introduction(attempt=1, step=Introduction.FAILED)
+    assert host.handle(gone, 1.0) == [Withdrawn("lap")]
+    assert host.handle(gone, 1.0) == []
+    assert list(host.roster) == ["desk"]
+    assert host.state is HostState.STOPPED  # its code is used up
+    host.renew(("zebra", "acorn"))
+    again = Carrier(host, make_joiner("attic")).introduce(SessionCode("9" * 6, ("zebra", "acorn")))
+    assert of(again, Joined)
+
+
+def test_who_leaves_is_struck_off_and_nobody_else_is():
+    host = make_host()
+    Carrier(host, make_joiner()).introduce()
+    assert host.depart(b"x" * 32) is None
+    assert host.depart(host.roster["desk"]) is None  # the host itself
+    assert host.depart(host.roster["lap"]) == "lap"
+    assert list(host.roster) == ["desk"]
+    assert host.state is HostState.ADMITTING
+
+
+def test_a_joiner_that_gives_up_says_so():
+    joiner = make_joiner()
+    joiner.join(CODE, 0.0)
+    left, refused = joiner.handle(Tick(), CALL_S)
+    assert left.message.WhichOneof("message") == "leave"
+    assert "did not answer" in refused.reason
 
 
 def test_a_joiner_stops_after_three_on_one_number():

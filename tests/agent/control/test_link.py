@@ -215,6 +215,21 @@ async def test_closed_is_closed(start, make_link):
         await link.attach()
 
 
+async def test_what_others_say_of_themselves_is_fit_to_be_shown(start, make_link, monkeypatch):
+    server = await start()
+    link = make_link(f"127.0.0.1:{server.grpc_port}")
+    heard = []
+    link.on_message = heard.append
+    await link.attach()
+    edge = pb.EdgeState(path="\x1b[2J")
+    progress = pb.Progress(state=99, detail="\x1b]0;title\x07\n", edges=[edge])
+    (agent,) = server.registry.attached
+    server.service._send(agent, pb.ToAgent(member=pb.MemberUpdate(progress=progress)))
+    await until(lambda: heard)
+    shown = heard[0].member.progress
+    assert (shown.state, shown.detail, shown.edges[0].path) == (0, " ]0;title  ", " [2J")
+
+
 async def test_a_handler_that_fails_costs_its_message_only(start, make_link):
     server = await start()
     link = make_link(f"127.0.0.1:{server.grpc_port}")
