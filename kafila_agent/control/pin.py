@@ -63,7 +63,8 @@ def parse_address(text: str) -> RendezvousAddress:
         host, port = place, ""
     else:
         host, _, port = place.partition(":")
-    if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
+    is_odd = not host or "[" in host or "]" in host
+    if is_odd or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
         raise AddressError(
             f"{text!r} is not the address of a rendezvous: write HOST:PORT, or HOST:PORT#FINGERPRINT"
         )

@@ -16,6 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -109,7 +110,7 @@ def public_key(certificate_der: bytes) -> ec.EllipticCurvePublicKey:
     """The P-256 key of a certificate from elsewhere. Raises CertificateError."""
     try:
         key = x509.load_der_x509_certificate(certificate_der).public_key()
-    except ValueError as error:
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise CertificateError(f"not a certificate: {error}") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
         raise CertificateError("a certificate whose key is not ECDSA P-256")
@@ -121,7 +122,7 @@ def common_name(certificate_der: bytes) -> str:
     try:
         subject = x509.load_der_x509_certificate(certificate_der).subject
         return str(subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, UnsupportedAlgorithm) as error:
         raise CertificateError(f"a certificate without a common name: {error}") from error
 
 

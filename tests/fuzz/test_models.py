@@ -133,7 +133,7 @@ def test_a_gguf_header_that_lies_allocates_nothing(tmp_path, data):
     "entry",
     [
         {"dtype": "F32", "shape": [2**63] * 4, "data_offsets": [0, 4]},
-        {"dtype": "F32", "shape": [2**62] * 200_000, "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [2**62] * 50_000, "data_offsets": [0, 4]},
         {"dtype": "F32", "shape": [0, 2**63], "data_offsets": [0, 2**63]},
         {"dtype": "F32", "shape": [float("inf")], "data_offsets": [0, 4]},
         {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 4]},

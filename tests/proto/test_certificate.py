@@ -94,3 +94,11 @@ def test_keys_of_other_kinds_are_refused():
     with pytest.raises(CertificateError, match="not a certificate"):
         public_key(b"\x30\x03abc")
     assert len(fingerprint(b"")) == 32
+
+
+def test_a_certificate_on_another_curve_or_none_that_is_known_is_refused():
+    certificate = make_certificate("x").certificate_der
+    p256 = bytes.fromhex("2a8648ce3d030107")
+    assert p256 in certificate
+    with pytest.raises(CertificateError):
+        public_key(certificate.replace(p256, bytes.fromhex("008648ce3d030107")))

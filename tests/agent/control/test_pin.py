@@ -25,7 +25,9 @@ def test_addresses(text, address, shown):
     assert str(address) == shown
 
 
-@pytest.mark.parametrize("text", ["", ":7470", "rv:port", "rv:0", "rv:65536", "rv:-1", "[::1]:x", "rv:٧"])
+@pytest.mark.parametrize(
+    "text", ["", ":7470", "rv:port", "rv:0", "rv:65536", "rv:-1", "[::1]:x", "rv:٧", "::]"]
+)
 def test_what_is_no_address(text):
     with pytest.raises(AddressError, match="HOST:PORT"):
         parse_address(text)
