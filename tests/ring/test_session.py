@@ -1,5 +1,6 @@
 """A session between real processes: what goes wrong is said by name, to everyone, and nothing is left half-done."""
 
+import contextlib
 import json
 import os
 import signal
@@ -38,7 +39,8 @@ def fleet(smollm2):
 def left_afterwards(fleet):
     yield
     for name in fleet.names:
-        if fleet.agent(name).GetStatus(pb.StatusRequest()).session.state not in (0, pb.SessionStatus.CLOSED):
+        # Who has left a moment ago, because the host did, has nothing to leave.
+        with contextlib.suppress(grpc.RpcError):
             fleet.agent(name).LeaveSession(pb.LeaveRequest())
 
 
