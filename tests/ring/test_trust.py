@@ -15,6 +15,7 @@ import grpc
 import httpx2
 import pytest
 
+from kafila_agent.control.introduction import ATTEMPT_S
 from kafila_agent.ctl.local_fleet import LocalFleet
 from kafila_proto import agent_pb2 as pb
 from kafila_proto.rendezvous_pb2 import MemberState
@@ -24,7 +25,6 @@ WAIT_S = 60
 KEY = "a-key-that-must-show-nowhere-0123456789"
 PROMPT = "The zanzibar quokka sings to its xylophone"
 OVER = (pb.SessionStatus.SERVING, pb.SessionStatus.CLOSED)
-LARGEST_JOIN_S = 5.0  # beside loading
 
 
 @pytest.fixture(scope="module")
@@ -193,9 +193,7 @@ def join_time_s(fleet, model) -> float:
     return times[MemberState.SERVING] - started - loading_s
 
 
-def test_joining_is_one_command_and_takes_little_beside_loading(fleet, smollm2):
-    """On a machine that is busy with something else, as many times longer as it is overcommitted."""
+def test_joining_is_one_command_and_waits_for_no_timeout(fleet, smollm2):
     took_s = join_time_s(fleet, smollm2)
-    overcommitted = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    print(f"joined, beside loading, in {took_s:.2f} s; overcommitted {overcommitted:.1f} times")
-    assert took_s < LARGEST_JOIN_S * overcommitted
+    print(f"joined, beside loading, in {took_s:.2f} s")
+    assert took_s < ATTEMPT_S
