@@ -36,7 +36,7 @@ _MOST_BLOCK_BYTES = 512 << 20
 _CONTEXT_TOKENS = 64
 _MANY_BLOCKS = 12
 _WARM_UP_STEPS, _LEAST_STEPS = 2, 5
-_BUDGET_S = 1.2
+_BUDGET_S = 0.7
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,10 +53,16 @@ def left_behind(tmp: Path) -> tuple[list[str], list[str]]:
 
 
 def transformers_greedy(path: Path, prompt_ids: list[int], tokens: int) -> list[int]:
+    """What transformers alone says, from the weights as it reads them itself."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, LlamaForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    model = LlamaForCausalLM(AutoConfig.from_pretrained(path.parent, gguf_file=path.name)).eval()
+    tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    assert (missing, unexpected) == (["lm_head.weight"], [])
+    model.tie_weights()
     with torch.inference_mode():
         ids = model.generate(torch.tensor([prompt_ids]), max_new_tokens=tokens, do_sample=False)
     return ids[0, len(prompt_ids) :].tolist()
