@@ -80,6 +80,10 @@ class MemberFacts:
     nat: str | None = None
     hairpin: bool | None = None
     udp: bool = True
+    ipv4: bool = True
+    """Whether it can be reached over IPv4 at all; mapping, filtering, nat and hairpin are about that."""
+    ipv6: bool = False
+    """Whether it is seen from outside at its own IPv6 address: then only firewalls are in the way."""
 
     @property
     def room_bytes(self) -> int:
@@ -169,6 +173,8 @@ def _member(of: Fields) -> MemberFacts:
         nat=of.text("nat", None),
         hairpin=of.flag("hairpin", None),
         udp=of.flag("udp", True),
+        ipv4=of.flag("ipv4", True),
+        ipv6=of.flag("ipv6", False),
     )
 
 

@@ -28,13 +28,18 @@ def is_open(member: MemberFacts) -> bool:
 def judge_path(a: MemberFacts, b: MemberFacts) -> tuple[Path, str]:
     """The path to expect, symmetric in its arguments, and why. Unknown behaviours count as the strictest.
 
-    One site: direct. One outermost NAT but two sites: only if that NAT hairpins. Without UDP: relayed.
+    One site: direct. Both with IPv6: direct, since firewalls can be punched and nothing else is in the way. One
+    outermost NAT but two sites: only if that NAT hairpins. Without UDP, or no version of IP in common: relayed.
     """
     for member in (a, b):
         if not member.udp:
             return Path.RELAYED, f"{member.name} has no UDP"
     if a.site is not None and a.site == b.site:
         return Path.DIRECT, "they share a site"
+    if a.ipv6 and b.ipv6:
+        return Path.DIRECT, "both have IPv6"
+    if not (a.ipv4 and b.ipv4):
+        return Path.RELAYED, "they have no version of IP in common"
     if a.nat is not None and a.nat == b.nat and not (a.hairpin and b.hairpin):
         return Path.RELAYED, "they are behind one NAT that is not known to hairpin"
     for member in (a, b):

@@ -1,4 +1,5 @@
-"""The rendezvous's UDP side: the reflector and the circuits, on one port and the next, in IPv4 and IPv6.
+"""The rendezvous's UDP side: the reflector and the circuits, on one port and the next, in IPv4 and IPv6, and on a
+second address where there is one.
 
 A shell: it reads sockets, hands each datagram to a core and sends what the core answers.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +17,14 @@ import structlog
 from kafila_proto import relay, stun
 from kafila_proto.udp_socket import drain, open_udp_socket, send
 from kafila_rendezvous.circuits import Circuits
+from kafila_rendezvous.limits import Allowance, source_network
 from kafila_rendezvous.reflector import reflect
 
 log = structlog.get_logger()
+
+# One discovery is some 30 requests, and a household may have several members.
+REFLECTIONS_PER_S = 50.0
+REFLECTIONS_AT_ONCE = 500.0
 
 _SWEEP_S = 5.0
 _DATAGRAMS_A_TURN = 256  # some 3 ms
@@ -26,12 +33,11 @@ _PORT_PAIRS_TRIED = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Vantage:
-    """Two sockets of one host: the one that reads, and its neighbour on the other port."""
+    """A socket that reads, and all that can answer what it reads, by the change of address and port they are."""
 
     udp: socket.socket
-    other: socket.socket
-    address: stun.Address
-    other_address: stun.Address
+    answering: dict[int, socket.socket]
+    places: dict[int, stun.Address]
 
 
 @dataclass(slots=True)
@@ -41,7 +47,9 @@ class DatagramServer:
     circuits: Circuits
     port: int
     reflected_datagrams: int = 0
+    refused_datagrams: int = 0
     ignored_datagrams: int = 0
+    allowance: Allowance = field(default_factory=lambda: Allowance(REFLECTIONS_PER_S, REFLECTIONS_AT_ONCE))
     _vantages: list[_Vantage] = field(default_factory=list)
     _sweep: asyncio.TimerHandle | None = None
 
@@ -78,7 +86,7 @@ class DatagramServer:
             if relay.is_relay(data):
                 self._relay(vantage, data, address, now)
             elif stun.is_stun(data):
-                self._reflect(vantage, data, address)
+                self._reflect(vantage, data, address, now)
             else:
                 self.ignored_datagrams += 1
 
@@ -90,51 +98,65 @@ class DatagramServer:
             out, (udp, target) = answer
             send(udp, out, target)
 
-    def _reflect(self, vantage: _Vantage, data: bytes, address: tuple[Any, ...]) -> None:
-        reflection = reflect(data, address[:2], vantage.address, vantage.other_address)
+    def _reflect(self, vantage: _Vantage, data: bytes, address: tuple[Any, ...], now: float) -> None:
+        if not self.allowance.spend(source_network(address[0]), now):
+            self.refused_datagrams += 1
+            return
+        reflection = reflect(data, address[:2], vantage.places)
         if reflection is None:
             self.ignored_datagrams += 1
             return
-        udp = vantage.other if reflection.from_other_port else vantage.udp
-        self.reflected_datagrams += send(udp, reflection.data, address)
+        self.reflected_datagrams += send(vantage.answering[reflection.change], reflection.data, address)
 
 
-async def serve_datagrams(circuits: Circuits, hosts: list[str], port: int) -> DatagramServer:
+async def serve_datagrams(
+    circuits: Circuits, hosts: list[str], port: int, second_hosts: Mapping[str, str] | None = None
+) -> DatagramServer:
     """Serve UDP on ``port`` and ``port + 1`` of each literal address of ``hosts``; port 0 picks a free pair.
 
-    Raises OSError naming the port that is taken.
+    ``second_hosts`` gives some of them a second address of this machine, for RFC 5780. Raises OSError naming the
+    port that is taken.
     """
-    vantages = _bind_any_pair(hosts) if port == 0 else _bind_pairs(hosts, port)
-    server = DatagramServer(circuits, vantages[0].address[1])
+    pairs = [(host, (second_hosts or {}).get(host)) for host in hosts]
+    vantages = _bind_any_port(pairs) if port == 0 else _bind(pairs, port)
+    server = DatagramServer(circuits, vantages[0].places[0][1])
     server._start(vantages)
-    log.info("serving datagrams", hosts=hosts, port=server.port, second_port=server.port + 1)
+    log.info("serving datagrams", hosts=pairs, port=server.port, second_port=server.port + 1)
     return server
 
 
-def _bind_any_pair(hosts: list[str]) -> list[_Vantage]:
+def _bind_any_port(pairs: list[tuple[str, str | None]]) -> list[_Vantage]:
     for _ in range(_PORT_PAIRS_TRIED):
-        with open_udp_socket(hosts[0], 0) as free:
+        with open_udp_socket(pairs[0][0], 0) as free:
             port = free.getsockname()[1]
         try:
-            return _bind_pairs(hosts, port)
+            return _bind(pairs, port)
         except OSError as error:
             last = error
     raise OSError(f"no two neighbouring UDP ports are free: {last}")
 
 
-def _bind_pairs(hosts: list[str], port: int) -> list[_Vantage]:
-    vantages: list[_Vantage] = []
+def _bind(pairs: list[tuple[str, str | None]], port: int) -> list[_Vantage]:
     opened: list[socket.socket] = []
+
+    def bind(host: str, at: int) -> socket.socket:
+        opened.append(open_udp_socket(host, at))
+        return opened[-1]
+
     try:
-        for host in hosts:
-            first = open_udp_socket(host, port)
-            opened.append(first)
-            second = open_udp_socket(host, port + 1)
-            opened.append(second)
-            names = first.getsockname()[:2], second.getsockname()[:2]
-            vantages += [_Vantage(first, second, *names), _Vantage(second, first, *names[::-1])]
+        grids = [[[bind(h, p) for p in (port, port + 1)] for h in pair if h is not None] for pair in pairs]
     except OSError:
         for udp in opened:
             udp.close()
         raise
-    return vantages
+    return [_vantage(grid, a, p) for grid in grids for a in range(len(grid)) for p in range(2)]
+
+
+def _vantage(grid: list[list[socket.socket]], a: int, p: int) -> _Vantage:
+    """The socket of address ``a`` and port ``p``, beside the others of its ``grid``."""
+    answering = {
+        (stun.CHANGE_ADDRESS if b != a else 0) | (stun.CHANGE_PORT if q != p else 0): grid[b][q]
+        for b in range(len(grid))
+        for q in range(2)
+    }
+    return _Vantage(grid[a][p], answering, {c: udp.getsockname()[:2] for c, udp in answering.items()})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 
@@ -37,13 +38,37 @@ class RecentCounts:
         return sum(other == source for _, other in self._events)
 
 
+class Allowance:
+    """So many requests a second for each source, and some at once. Remembers ``sources`` of them, the latest."""
+
+    def __init__(self, per_s: float, at_once: float, sources: int = 4096) -> None:
+        self._per_s, self._at_once, self._sources = per_s, at_once, sources
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def spend(self, source: str, now: float) -> bool:
+        """Whether ``source`` may have one more."""
+        left, counted_at = self._left.pop(source, (self._at_once, now))
+        left = min(self._at_once, left + (now - counted_at) * self._per_s)
+        allowed = left >= 1
+        self._left[source] = (left - allowed, now)
+        if len(self._left) > self._sources:
+            self._left.popitem(last=False)
+        return allowed
+
+
 def source_of(peer: str) -> str:
     """The source in gRPC's name of a peer, ``ipv4:ADDRESS:PORT`` or ``ipv6:%5BADDRESS%5D:PORT``."""
     host = peer.partition(":")[2].rpartition(":")[0].removeprefix("%5B").removesuffix("%5D").strip("[]")
+    return source_network(host) or peer
+
+
+@functools.lru_cache(maxsize=4096)
+def source_network(host: str) -> str:
+    """What a household has: the IPv4 address, or the IPv6 /64, that the literal ``host`` is of; "" if it is none."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        return peer
+        return ""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return str(address.ipv4_mapped)

@@ -1,31 +1,35 @@
-"""The STUN reflector: tells a member the address it is seen from, at two ports of one host.
+"""The STUN reflector: tells a member the address it is seen from, at two ports of one or two addresses.
 
-Two vantage points are enough to tell an endpoint-independent mapping from any other, and an answer from the
-port that was not asked tells whether filtering looks at ports (RFC 5780 sections 4.3 and 4.4). The host has
-one address, so an answer from another address is refused, not left out: silence would look like filtering.
+RFC 8489, and RFC 5780 where there is a second address: then answers can be had from the other address, from the other
+port, or from both, and mapping and filtering are told apart in full. With one address two ports tell an
+endpoint-independent mapping from most others, and whether filtering looks at ports; an answer from another address is
+refused aloud, because silence would look like filtering.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kafila_proto import stun
 
+BOTH = stun.CHANGE_ADDRESS | stun.CHANGE_PORT
+
 
 @dataclass(frozen=True, slots=True)
 class Reflection:
-    """One answer; ``from_other_port`` says which of the two sockets is to send it."""
+    """One answer; ``change`` says from which socket: flags of CHANGE-REQUEST, as seen from the one that was asked."""
 
     data: bytes
-    from_other_port: bool = False
+    change: int = 0
 
 
-def reflect(data: bytes, source: stun.Address, local: stun.Address, other: stun.Address) -> Reflection | None:
-    """The answer to a binding request from ``source`` that came in at ``local``; None for anything else.
+def reflect(data: bytes, source: stun.Address, places: Mapping[int, stun.Address]) -> Reflection | None:
+    """The answer to a binding request from ``source``; None for anything else.
 
-    ``other`` is the same host's second port. A plain request is answered with the mapped address alone, so
-    that the reflector is of little use to whoever forges a source; RFC 5780's attributes go to those who
-    ask for them.
+    ``places``: where answers can come from, by the change they are from the socket that was asked (which is 0). A
+    plain request is answered with the mapped address alone, so that the reflector is of little use to whoever forges
+    a source; RFC 5780's attributes go to those who ask for them.
     """
     try:
         request = stun.parse_stun(data)
@@ -36,8 +40,8 @@ def reflect(data: bytes, source: stun.Address, local: stun.Address, other: stun.
     change = stun.requested_change(request)
     if change is None:
         return Reflection(stun.encode_response(request, source))
-    if change & stun.CHANGE_ADDRESS:
+    change &= BOTH
+    if change not in places:
         return Reflection(stun.encode_unknown_attribute(request))
-    changed = bool(change & stun.CHANGE_PORT)
-    origin = other if changed else local
-    return Reflection(stun.encode_response(request, source, origin=origin, other=other), changed)
+    other = places.get(BOTH, places[stun.CHANGE_PORT])
+    return Reflection(stun.encode_response(request, source, origin=places[change], other=other), change)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kafila_agent.edge.candidate import (
@@ -59,7 +59,8 @@ class EdgeEndpoint:
         self._session: EdgeSession | None = None
         self._neighbours: dict[bytes, Neighbour] = {}
         self._demultiplexer = Demultiplexer()
-        self._reflections = Reflections(self._send)
+        self._reflections = Reflections(self.send_datagram)
+        self.on_stun: Callable[[bytes, SocketAddress], None] | None = None
         self._loop.add_reader(udp, self._receive)
 
     @classmethod
@@ -90,7 +91,7 @@ class EdgeEndpoint:
     async def candidates(self, reflector: SocketAddress | None = None) -> list[Candidate]:
         """Where peers may reach this socket: its own addresses, and where ``reflector`` sees it from."""
         host, port = self.local_address
-        seen_by = await self._resolve(reflector) if reflector is not None else []
+        seen_by = await self.resolve(reflector) if reflector is not None else []
         if ipaddress.ip_address(host).is_unspecified:
             near = any(ipaddress.ip_address(address[0]).is_loopback for address in seen_by)
             hosts = [h for h in choose_hosts(interface_hosts(), loopback=near) if self._can_send(h)]
@@ -105,19 +106,17 @@ class EdgeEndpoint:
 
     async def reflect(self, reflector: SocketAddress) -> SocketAddress | None:
         """Where ``reflector`` sees this socket from; None if it does not answer."""
-        for address in await self._resolve(reflector):
+        for address in await self.resolve(reflector):
             mapped = await self._reflections.reflect(address)
             if mapped is not None:
                 return mapped
         return None
 
     async def measure_rtt_s(self, reflector: SocketAddress) -> float | None:
-        """The median round trip to ``reflector`` in seconds; None if it does not answer."""
-        for address in await self._resolve(reflector):
-            rtt_s = await self._reflections.measure_rtt_s(address)
-            if rtt_s is not None:
-                return rtt_s
-        return None
+        """The median round trip to ``reflector`` in seconds, by the quicker family; None if it does not answer."""
+        addresses = await self.resolve(reflector)
+        measured = await asyncio.gather(*(self._reflections.measure_rtt_s(each) for each in addresses))
+        return min((rtt_s for rtt_s in measured if rtt_s is not None), default=None)
 
     def enter(self, session: EdgeSession) -> None:
         """Belong to one epoch of a session, and to nothing before it: older edges are closed.
@@ -136,7 +135,7 @@ class EdgeEndpoint:
                     direct_s=self._direct_s,
                     sizes=self._sizes,
                 )
-                self._neighbours[fingerprint] = Neighbour(link, name, self._demultiplexer, self._send)
+                self._neighbours[fingerprint] = Neighbour(link, name, self._demultiplexer, self.send_datagram)
                 self._demultiplexer.add(link)
 
     def leave(self, reason: str = "left the session") -> None:
@@ -162,7 +161,7 @@ class EdgeEndpoint:
         if neighbour is None:
             raise EdgeError("no such member in the session's roster; enter the session first")
         if relay_address is not None and neighbour.relay_address is None:
-            resolved = await self._resolve(relay_address)
+            resolved = await self.resolve(relay_address)
             neighbour.relay_address = resolved[0] if resolved else None
         if request_circuit is not None:
             neighbour.request_circuit = request_circuit
@@ -184,6 +183,8 @@ class EdgeEndpoint:
             address = stun.plain_address(source[:2])
             if stun.is_stun(data):
                 self._reflections.receive_datagram(data, address)
+                if self.on_stun is not None:
+                    self.on_stun(data, address)
                 continue
             link = self._demultiplexer.receive_datagram(data, address, now)
             if link is None:
@@ -194,7 +195,8 @@ class EdgeEndpoint:
             if peer in self._neighbours:  # a callback may have left the session
                 self._neighbours[peer].pump()
 
-    def _send(self, data: bytes, address: SocketAddress) -> None:
+    def send_datagram(self, data: bytes, address: SocketAddress) -> None:
+        """Put a datagram on the socket; one that the system does not take is counted and lost."""
         if self._udp.family == socket.AF_INET6 and ":" not in address[0]:
             address = f"::ffff:{address[0]}", address[1]
         if not send(self._udp, data, address):
@@ -203,7 +205,7 @@ class EdgeEndpoint:
     def _can_send(self, host: str) -> bool:
         return self._udp.family == socket.AF_INET6 or ":" not in host
 
-    async def _resolve(self, address: SocketAddress) -> list[SocketAddress]:
+    async def resolve(self, address: SocketAddress) -> list[SocketAddress]:
         """The literal addresses of a host that this socket can send to, one of each family.
 
         Those that have answered come first: a name may have an IPv6 address on a network without IPv6.

@@ -42,10 +42,13 @@ def parse_stun(data: bytes) -> stun.Message:
         raise StunError(f"malformed STUN message: {error}") from None
 
 
-def encode_request(change: int = 0) -> tuple[bytes, bytes]:
-    """A binding request and its transaction id; ``change``: flags of CHANGE-REQUEST (RFC 5780 7.2)."""
+def encode_request(change: int | None = None) -> tuple[bytes, bytes]:
+    """A binding request and its transaction id.
+
+    ``change``: flags of CHANGE-REQUEST (RFC 5780 7.2); 0 changes nothing and asks for the reflector's other address.
+    """
     request = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
-    if change:
+    if change is not None:
         request.attributes["CHANGE-REQUEST"] = change
     return bytes(request), request.transaction_id
 
@@ -85,6 +88,16 @@ def mapped_address(message: stun.Message) -> Address | None:
     if message.message_method != stun.Method.BINDING or message.message_class != stun.Class.RESPONSE:
         return None
     return message.attributes.get("XOR-MAPPED-ADDRESS")
+
+
+def other_address(message: stun.Message) -> Address | None:
+    """Where else the reflector answers (RFC 5780 7.4), if it says."""
+    return message.attributes.get("OTHER-ADDRESS")
+
+
+def is_refusal(message: stun.Message) -> bool:
+    """Whether ``message`` refuses a binding request."""
+    return message.message_method == stun.Method.BINDING and message.message_class == stun.Class.ERROR
 
 
 @functools.lru_cache(maxsize=1024)
