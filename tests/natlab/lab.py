@@ -102,7 +102,7 @@ class Lab:
 
     def command(self, node: str, command: Sequence[str]) -> list[str]:
         """``command``, to run on a node."""
-        return ["ip", "netns", "exec", self._ns(node), *command]
+        return ["ip", "netns", "exec", self.namespace(node), *command]
 
     def run(self, node: str, command: Sequence[str], text: str = "") -> str:
         """Run a command on a node to its end; its output. Raises RuntimeError if it fails."""
@@ -137,17 +137,18 @@ class Lab:
 
     # Building
 
-    def _ns(self, node: str) -> str:
+    def namespace(self, node: str) -> str:
+        """The network namespace that a node is."""
         return f"{self._prefix}.{node}"
 
     def _ip(self, node: str, *lines: str) -> None:
-        _sh(["ip", "-n", self._ns(node), "-batch", "-"], "\n".join(lines) + "\n")
+        _sh(["ip", "-n", self.namespace(node), "-batch", "-"], "\n".join(lines) + "\n")
 
     def _build(self) -> None:
         sites = list(self._sites.values())
         routers = [f"{site.name}-nat" for site in sites if site.has_nat]
         self._nodes = ["inet", *routers, *(host for site in sites for host in site.hosts)]
-        _sh(["ip", "-batch", "-"], "".join(f"netns add {self._ns(node)}\n" for node in self._nodes))
+        _sh(["ip", "-batch", "-"], "".join(f"netns add {self.namespace(node)}\n" for node in self._nodes))
         for node in self._nodes:
             self._ip(node, "link set lo up")
         self._make_router("inet")
@@ -170,8 +171,8 @@ class Lab:
         )
 
     def _join(self, node1: str, interface1: str, node2: str, interface2: str) -> None:
-        peer = ("type", "veth", "peer", "name", interface2, "netns", self._ns(node2))
-        _sh(["ip", "link", "add", "name", interface1, "netns", self._ns(node1), *peer])
+        peer = ("type", "veth", "peer", "name", interface2, "netns", self.namespace(node2))
+        _sh(["ip", "link", "add", "name", interface1, "netns", self.namespace(node1), *peer])
 
     def _start_delayer(self, sites: list[Site]) -> None:
         for tables in ("iptables", "ip6tables"):  # nftables has no queue statement in every kernel
@@ -229,7 +230,7 @@ class Lab:
         for where, line, rate in ((node, interface, site.up_mbit_s), (far, site.name, site.down_mbit_s)):
             if rate:
                 shape = f"rate {rate}mbit latency 100ms burst {max(4000, int(rate * 250))}".split()
-                _sh(["tc", "-n", self._ns(where), "qdisc", "add", "dev", line, "root", "tbf", *shape])
+                _sh(["tc", "-n", self.namespace(where), "qdisc", "add", "dev", line, "root", "tbf", *shape])
         return address
 
     def _build_public(self, site: Site) -> None:
@@ -268,7 +269,7 @@ class Lab:
     # Removing
 
     def _remove(self) -> None:
-        _remove_namespaces([self._ns(node) for node in self._nodes])
+        _remove_namespaces([self.namespace(node) for node in self._nodes])
         if self._delayer is not None:
             self._delayer.wait()
 
