@@ -28,7 +28,7 @@ class AgentConfig:
     name: str
     state_dir: Path
     rendezvous: str  # HOST:PORT, optionally #FINGERPRINT
-    udp_host: str = "0.0.0.0"  # noqa: S104  the data plane is reached from other machines, and authenticated
+    udp_host: str = "::"  # every interface, IPv4 too: the data plane is reached from other machines
     udp_port: int = 0
     api_host: str = "127.0.0.1"
     api_port: int = 0
@@ -41,6 +41,8 @@ class AgentConfig:
     device: str = "cpu"
     relay_only: bool = False
     control_group: str | None = None  # whose members may use kafila-ctl; the user alone otherwise
+    upnp: bool = True
+    stun_servers: tuple[tuple[str, int], ...] = ()  # second vantage points, beside the rendezvous
     model_dirs: tuple[Path, ...] = field(default_factory=default_model_dirs)
 
     @property

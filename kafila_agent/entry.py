@@ -26,8 +26,9 @@ from kafila_agent.control.local import AgentError, Fault
 from kafila_agent.hosting import Hosting, SessionTerms
 from kafila_agent.lifecycle import State
 from kafila_agent.machine import Machine
-from kafila_agent.measuring import measure_machine
+from kafila_agent.measuring import measure_machine, measure_network
 from kafila_agent.membership import Membership
+from kafila_agent.nat.words import describe_network
 from kafila_planner.facts import member_to_json, model_to_json
 from kafila_planner.objective import parse_objective
 from kafila_proto import agent_pb2 as pb
@@ -133,8 +134,10 @@ class Entry:
         """Measure this machine. Raises AgentError."""
         dtype = self._checked_dtype(request.dtype or DTYPES[0])
         manifest = await asyncio.to_thread(self._manifest, request.model) if request.model else None
-        facts, _ = await measure_machine(self._machine, manifest, dtype)
-        return pb.ProbeReply(member_json=json.dumps(member_to_json(facts)))
+        reach = await measure_network(self._machine)
+        facts = await measure_machine(self._machine, manifest, dtype, reach)
+        notices = describe_network(reach, self._machine.link.attachment)
+        return pb.ProbeReply(member_json=json.dumps(member_to_json(facts)), notices=notices)
 
     async def close(self) -> None:
         """Leave, for good."""

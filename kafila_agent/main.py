@@ -35,6 +35,14 @@ def parse_bytes(text: str) -> int:
     return size
 
 
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port from "HOST:PORT" or "[IPV6]:PORT". Raises typer.BadParameter."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise typer.BadParameter(f"{text!r} is not HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 def default_name() -> str:
     """This machine's name, with what a member's name may not hold made into dashes."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname().split(".")[0])[:32] or "member"
@@ -55,7 +63,7 @@ def run(
         list[Path] | None,
         typer.Option(envvar="KAFILA_MODEL_DIR", help="Where models lie, beside the hub's cache; repeatable."),
     ] = None,
-    udp_host: Annotated[str, typer.Option(help="Address of the data plane.")] = "0.0.0.0",  # noqa: S104
+    udp_host: Annotated[str, typer.Option(help="Address of the data plane.")] = "::",
     udp_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any.")] = 0,
     api_host: Annotated[
         str, typer.Option(help="Address of the OpenAI API. Any but this machine's own needs an API key.")
@@ -75,6 +83,15 @@ def run(
     memory: Annotated[str, typer.Option(help="Use at most this, such as 8G; else what is free.")] = "",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0, mps.")] = "cpu",
     relay_only: Annotated[bool, typer.Option("--relay-only", help="Open no direct edge.")] = False,
+    upnp: Annotated[
+        bool, typer.Option("--upnp/--no-upnp", help="Ask the router to let the other members in.")
+    ] = True,
+    stun_server: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="HOST:PORT of a STUN server to tell NATs apart by, beside the rendezvous; repeatable."
+        ),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     until_stdin_closes: Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)] = False,
 ) -> None:
@@ -95,6 +112,8 @@ def run(
         device=device,
         relay_only=relay_only,
         control_group=control_group or None,
+        upnp=upnp,
+        stun_servers=tuple(parse_address(server) for server in stun_server or ()),
         model_dirs=tuple(model_dir) if model_dir else default_model_dirs(),
     )
     if missing := [module for module in ("torch", "transformers", "aioquic") if not _installed(module)]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kafila_agent.machine import Machine
-from kafila_agent.probe.reachability import measure_reachability
+from kafila_agent.nat.reachability import Reachability, measure_reachability
+from kafila_agent.nat.words import no_udp
 from kafila_planner.facts import MemberFacts, member_to_json
 from kafila_proto.rendezvous_pb2 import Candidate, ModelReference
 
@@ -27,21 +29,49 @@ class Measured:
 
 
 async def measure_member(
-    machine: Machine, reference: ModelReference, manifest: Manifest | None = None
+    machine: Machine,
+    reference: ModelReference,
+    manifest: Manifest | None = None,
+    *,
+    needs_udp: bool,
+    found: Callable[[tuple[Candidate, ...]], None],
+    find_site: Callable[[], Awaitable[str]],
 ) -> Measured:
-    """Find the model of ``reference`` (unless the host's ``manifest`` is given) and measure with its blocks."""
+    """Find the model of ``reference`` (unless the host's ``manifest`` is given) and measure with its blocks.
+
+    ``found`` hears where this machine is reached as soon as that is known; ``find_site`` is asked last.
+    """
     if manifest is None:
         manifest, problem = await asyncio.to_thread(_find, machine, reference)
         if problem:
             return Measured("", (), None, problem)
-    facts, candidates = await measure_machine(machine, manifest, reference.dtype)
+    reach = await measure_network(machine)
+    if needs_udp and not reach.udp:
+        return Measured("", (), None, no_udp(machine.link.attachment))
+    candidates = tuple(Candidate(kind=c.kind.name, host=c.host, port=c.port) for c in reach.candidates)
+    found(candidates)
+    facts = await measure_machine(machine, manifest, reference.dtype, reach)
+    facts = replace(facts, site=await find_site())
     return Measured(json.dumps(member_to_json(facts)), candidates, manifest)
 
 
+async def measure_network(machine: Machine) -> Reachability:
+    """Where this machine stands on the network; nothing is known of it without a rendezvous."""
+    attachment = machine.link.attachment
+    if attachment is None:
+        return Reachability(())
+    return await measure_reachability(
+        machine.endpoint,
+        attachment.host,
+        attachment.udp_port,
+        stun_servers=machine.config.stun_servers,
+    )
+
+
 async def measure_machine(
-    machine: Machine, manifest: Manifest | None, dtype: str
-) -> tuple[MemberFacts, tuple[Candidate, ...]]:
-    """This machine's facts, and where it can be reached."""
+    machine: Machine, manifest: Manifest | None, dtype: str, reach: Reachability
+) -> MemberFacts:
+    """This machine's facts, those of its network from ``reach``."""
     from kafila_agent.probe.capability import measure_capability
 
     config = machine.config
@@ -53,27 +83,22 @@ async def measure_machine(
         device=config.device,
         limit_bytes=config.memory_limit_bytes,
     )
-    attachment = machine.link.attachment
-    reach = (
-        await measure_reachability(machine.endpoint, attachment.host, attachment.udp_port)
-        if attachment
-        else None
-    )
-    facts = MemberFacts(
+    return MemberFacts(
         name=machine.identity.name,
         bandwidth_bytes_per_s=capability.bandwidth_bytes_per_s,
         overhead_s=capability.overhead_s,
         block_overhead_s=capability.block_overhead_s or 0.0,
         flops_per_s=capability.flops_per_s,
         memory_bytes=capability.memory_bytes,
-        rendezvous_rtt_s=reach.rendezvous_rtt_s if reach else None,
-        mapping=reach.mapping if reach else None,
-        nat=reach.nat if reach else None,
+        rendezvous_rtt_s=reach.rendezvous_rtt_s,
+        mapping=reach.mapping,
+        filtering=reach.filtering,
+        nat=reach.nat,
+        hairpin=reach.hairpin,
+        udp=reach.udp,
+        ipv4=reach.ipv4,
+        ipv6=reach.ipv6,
     )
-    candidates = [
-        Candidate(kind=c.kind.name, host=c.host, port=c.port) for c in (reach.candidates if reach else ())
-    ]
-    return facts, tuple(candidates)
 
 
 def _find(machine: Machine, reference: ModelReference) -> tuple[Manifest | None, str]:

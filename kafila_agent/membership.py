@@ -17,10 +17,12 @@ from kafila_agent.edge.session import EdgeSession
 from kafila_agent.lifecycle import Command, Event, Lifecycle, State
 from kafila_agent.machine import Machine
 from kafila_agent.measuring import measure_member
+from kafila_agent.nat.neighbourhood import Neighbourhood
 from kafila_agent.seat import Seat, neighbours
 from kafila_agent.work import Work, WorkError, load_work
-from kafila_planner.ring import Refusal, RingPlan, plan_from_json
+from kafila_planner.ring import Path, Refusal, RingPlan, plan_from_json
 from kafila_proto.rendezvous_pb2 import (
+    Candidate,
     Charter,
     CircuitGrant,
     CircuitRequest,
@@ -77,6 +79,8 @@ class Membership:
         self._work: Work | None = None
         self._edges: dict[str, Edge] = {}
         self._circuits: dict[bytes, asyncio.Future[CircuitGrant]] = {}
+        self._neighbourhood = Neighbourhood(machine.endpoint, session_id, machine.identity.fingerprint)
+        self._candidates: tuple[Candidate, ...] = ()
         self._loaded = (0, 0)
         self._last_told_s = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -133,6 +137,9 @@ class Membership:
         if not self.is_forming:
             raise StatementError("a charter after the plan: the roster is settled by then")
         self.charter = verify_charter(signed, self._host, self.charter.revision, session_id=self._session_id)
+        self._neighbourhood.set_roster(entry.fingerprint for entry in self.charter.roster)
+        for member, progress in self.progress.items():  # some may have come before the charter
+            self._neighbourhood.add_candidates(member, progress.candidates)
         if self.state is State.JOINING:
             self._step(Event.CHARTERED)
 
@@ -157,6 +164,8 @@ class Membership:
 
     def _take_update(self, update: MemberUpdate) -> None:
         self.progress[update.member] = update.progress
+        if update.progress.candidates:
+            self._neighbourhood.add_candidates(update.member, update.progress.candidates)
 
     def _take_serve(self, serve: Serve) -> None:
         if serve.epoch == self.epoch and self.state is State.READY:
@@ -203,7 +212,14 @@ class Membership:
 
     async def _probe(self) -> Event | None:
         reference = self.charter.model
-        measured = await measure_member(self._machine, reference, self._manifest)
+        measured = await measure_member(
+            self._machine,
+            reference,
+            self._manifest,
+            needs_udp=self.charter.expected_members > 1,
+            found=self._found,
+            find_site=self._neighbourhood.find_site,
+        )
         self._manifest = measured.manifest
         self._report = make_report(
             self._machine.identity,
@@ -218,6 +234,11 @@ class Membership:
             self.end(measured.problem)
             return None
         return Event.PROBED
+
+    def _found(self, candidates: tuple[Candidate, ...]) -> None:
+        """Where we are reached: whoever joins after us and is on our LAN finds out before it reports."""
+        self._candidates = candidates
+        self.tell()
 
     async def _send_report(self) -> None:
         self._machine.post(FromAgent(report=self._report))
@@ -250,7 +271,15 @@ class Membership:
         report = Report.FromString(self.plan_message.reports[names.index(peer)].payload)
         attachment = self._machine.link.attachment
         relay = (attachment.host, attachment.udp_port) if attachment else None
-        return await self._machine.endpoint.connect(fingerprint, report.candidates, self._ask_circuit, relay)
+        return await self._machine.endpoint.connect(
+            fingerprint, report.candidates, self._ask_circuit, relay, relay_at_once=self._is_relayed(peer)
+        )
+
+    def _is_relayed(self, peer: str) -> bool:
+        """Whether the plan expects no direct path to ``peer``."""
+        assert self.plan is not None
+        ends = {self._machine.identity.name, peer}
+        return any(e.path is Path.RELAYED for e in self.plan.edges if {e.source, e.target} == ends)
 
     async def _ask_circuit(self, peer: bytes) -> CircuitGrant:
         circuit = self._circuit(peer)
@@ -312,6 +341,7 @@ class Membership:
             loaded_bytes=self._loaded[0],
             total_bytes=self._loaded[1],
             edges=edges,
+            candidates=self._candidates,
         )
         self.progress[self._machine.identity.fingerprint] = progress
         if self.state is not State.LEFT:
@@ -345,6 +375,7 @@ class Membership:
         self.lifecycle.handle(Event.END)
         log.info("member", state="left", reason=self.reason)
         self.tell()
+        self._neighbourhood.close()
         self._machine.endpoint.leave(self.reason)
         self._task = asyncio.create_task(self._let_go())
 

@@ -64,3 +64,45 @@ def _why_no_punch(a: MemberFacts, b: MemberFacts) -> str:
 def expected_path(a: MemberFacts, b: MemberFacts) -> Path:
     """DIRECT or RELAYED, symmetric in its arguments."""
     return judge_path(a, b)[0]
+
+
+_MAPS = {
+    Behaviour.ENDPOINT_INDEPENDENT: "shows every destination the same address",
+    Behaviour.ADDRESS_DEPENDENT: "shows each host another address",
+    Behaviour.ADDRESS_AND_PORT_DEPENDENT: "shows each host and port another address",
+    None: "was not told apart (mapping unknown)",
+}
+_LETS_IN = {
+    Behaviour.ENDPOINT_INDEPENDENT: "lets anyone in at it",
+    Behaviour.ADDRESS_DEPENDENT: "lets in hosts that were spoken to",
+    Behaviour.ADDRESS_AND_PORT_DEPENDENT: "lets in only the host and port that were spoken to",
+    None: "was not seen letting strangers in (filtering unknown)",
+}
+
+
+def describe_nat(member: MemberFacts) -> str:
+    """What stands in front of a member, as a sentence without its name."""
+    if not member.udp:
+        return "No UDP passes."
+    six = " Over IPv6 it is seen at its own address." if member.ipv6 else ""
+    if not member.ipv4:
+        return f"Reached over IPv6 alone.{six}"
+    what = "The NAT" if member.nat is not None else "No NAT: the network"
+    return f"{what} {_MAPS[member.mapping]} and {_LETS_IN[member.filtering]}.{six}"
+
+
+def advise_path(a: MemberFacts, b: MemberFacts) -> str | None:
+    """What would make a path direct that is expected to be relayed; None if it is expected to be direct."""
+    if expected_path(a, b) is Path.DIRECT:
+        return None
+    for member in (a, b):
+        if not member.udp:
+            return f"let UDP through on {member.name}'s network"
+    if not (a.ipv4 and b.ipv4):
+        lacking = a if not a.ipv6 else b
+        return f"get IPv6 for {lacking.name}"
+    if a.nat is not None and a.nat == b.nat:
+        return "put both on one LAN, or get IPv6 for both"
+    strict = [member.name for member in (a, b) if not maps_alike(member)]
+    routers = " or ".join(dict.fromkeys((*strict, a.name, b.name)))
+    return f"turn on UPnP on the router of {routers}, or get IPv6 for both"

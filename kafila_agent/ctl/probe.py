@@ -42,3 +42,5 @@ def probe(
     out = console(stderr=False)
     for label, value, show in rows:
         out.print(f"{label:30} {'unknown' if value is None else show(value)}", highlight=False)
+    for notice in reply.notices:
+        out.print(notice, highlight=False, markup=False)

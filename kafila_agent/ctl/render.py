@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from kafila_planner.facts import parse_member
+from kafila_planner.nat import advise_path, describe_nat, judge_path
+from kafila_planner.ring import Path
 from kafila_proto import agent_pb2 as pb
 from kafila_proto.rendezvous_pb2 import MemberState
 
@@ -50,6 +53,35 @@ def ring_line(plan: dict[str, Any], paths: dict[tuple[str, str], tuple[str, floa
         path, rtt_s = paths.get((edge["from"], edge["to"]), (f"{edge['path']} predicted", None))
         words.append(f"─{path}{'' if rtt_s is None else ' ' + seconds(rtt_s)}→ {edge['to']}")
     return " ".join(words)
+
+
+def network_lines(
+    plan: dict[str, Any],
+    paths: dict[tuple[str, str], tuple[str, float | None]],
+    fleet: dict[str, Any],
+    own: str,
+) -> list[str]:
+    """What stands in front of this machine; of each relayed edge why it is, and what would make it direct."""
+    members = {facts.name: facts for facts in map(parse_member, fleet["members"])}
+    lines = [describe_nat(members[own])] if own in members and len(members) > 1 else []
+    told: set[frozenset[str]] = set()
+    for edge in plan["edges"]:
+        ends = frozenset((edge["from"], edge["to"]))
+        a, b = members[edge["from"]], members[edge["to"]]
+        path, _ = paths.get((a.name, b.name), (edge["path"], None))
+        if path != Path.RELAYED or ends in told:
+            continue
+        told.add(ends)
+        if (advice := advise_path(a, b)) is not None:
+            lines.append(
+                f"{a.name} and {b.name} are relayed: {judge_path(a, b)[1]}. To make it direct, {advice}."
+            )
+        else:
+            lines.append(
+                f"{a.name} and {b.name} are relayed although {judge_path(a, b)[1]}: no datagram came through. "
+                "It goes on being tried; look for a firewall that drops UDP between them."
+            )
+    return lines
 
 
 def measured_paths(session: pb.SessionStatus) -> dict[tuple[str, str], tuple[str, float | None]]:
@@ -111,7 +143,10 @@ def print_status(status: pb.Status, as_json: bool, *, redraw: bool = False) -> N
     )
     _print_members(out, session)
     if session.plan_json and "ring" in (plan := json.loads(session.plan_json)):
-        out.print(ring_line(plan, measured_paths(session)), highlight=False)
+        paths = measured_paths(session)
+        out.print(ring_line(plan, paths), highlight=False)
+        for line in network_lines(plan, paths, json.loads(session.fleet_json), status.name):
+            out.print(line, highlight=False, markup=False)
     measured = session.measured
     if measured.HasField("tokens_per_s"):
         share = f", network share {measured.network_share:.0%}" if measured.HasField("network_share") else ""

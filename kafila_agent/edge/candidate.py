@@ -13,6 +13,7 @@ from typing import Protocol
 import psutil
 
 MAX_CANDIDATES = 16
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # Bridges and pairs that container and virtual-machine tools make on every machine alike: their addresses lead
 # nowhere from outside, or to another machine's own copy. A bridge that an administrator made (br0) stays.
@@ -57,6 +58,25 @@ def interface_hosts() -> list[str]:
         for address in addresses
         if address.family in (socket.AF_INET, socket.AF_INET6)
     ]
+
+
+def local_networks() -> list[IPNetwork]:
+    """What is on the link of each interface that ``interface_hosts`` names."""
+    masks = {
+        address.address: address.netmask
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.netmask
+    }
+    return [
+        ipaddress.ip_network((host.partition("%")[0], _prefix_bits(masks[host])), strict=False)
+        for host in interface_hosts()
+        if host in masks
+    ]
+
+
+def _prefix_bits(netmask: str) -> int:
+    return int(ipaddress.ip_address(netmask)).bit_count()
 
 
 def choose_hosts(hosts: Iterable[str], *, loopback: bool = False) -> list[str]:

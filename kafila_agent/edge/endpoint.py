@@ -21,6 +21,7 @@ from kafila_agent.edge.candidate import (
     choose_hosts,
     interface_hosts,
 )
+from kafila_agent.edge.check import is_check
 from kafila_agent.edge.credential import Identity
 from kafila_agent.edge.demultiplex import Demultiplexer
 from kafila_agent.edge.edge import Edge, EdgeError
@@ -61,6 +62,7 @@ class EdgeEndpoint:
         self._demultiplexer = Demultiplexer()
         self._reflections = Reflections(self.send_datagram)
         self.on_stun: Callable[[bytes, SocketAddress], None] | None = None
+        self.on_check: Callable[[bytes, SocketAddress], None] | None = None  # those that are for no edge
         self._loop.add_reader(udp, self._receive)
 
     @classmethod
@@ -152,10 +154,12 @@ class EdgeEndpoint:
         candidates: Iterable[Reachable],
         request_circuit: RequestCircuit | None = None,
         relay_address: SocketAddress | None = None,
+        *,
+        relay_at_once: bool = False,
     ) -> Edge:
         """The edge to a member, whoever of the two dials; the same one for every call while it stands.
 
-        Called on both sides. Raises EdgeError saying why there is none.
+        Called on both sides. ``relay_at_once``: no direct path is expected. Raises EdgeError saying why there is none.
         """
         neighbour = self._neighbours.get(peer_fingerprint)
         if neighbour is None:
@@ -166,7 +170,7 @@ class EdgeEndpoint:
         if request_circuit is not None:
             neighbour.request_circuit = request_circuit
         addresses = [address for address in candidate_addresses(candidates) if self._can_send(address[0])]
-        return await neighbour.connect(addresses)
+        return await neighbour.connect(addresses, relay_at_once=relay_at_once)
 
     async def close(self) -> None:
         """Leave, and close the socket."""
@@ -187,7 +191,9 @@ class EdgeEndpoint:
                     self.on_stun(data, address)
                 continue
             link = self._demultiplexer.receive_datagram(data, address, now)
-            if link is None:
+            if link is None and self.on_check is not None and is_check(data):
+                self.on_check(data, address)
+            elif link is None:
                 self.ignored_datagrams += 1
             else:
                 touched.add(link.peer)

@@ -39,7 +39,7 @@ from kafila_agent.edge.quic import is_initial
 from kafila_agent.edge.session import EdgeSession
 from kafila_proto.relay import HEADER_BYTES as RELAY_HEADER_BYTES
 
-DIRECT_S = 2.5
+DIRECT_S = 2.0
 CONNECT_S = 30.0
 SILENCE_S = 3.0  # a ping and its answer are overdue
 ANSWER_S = 1.0  # a handshake unanswered for so long gives way to the relay
@@ -118,12 +118,15 @@ class Link:
         """Whether frames can be sent."""
         return self._edge is not None
 
-    def connect(self, addresses: Iterable[Address], now: float) -> None:
-        """Ask for the edge. Asking again while it is sought adds addresses, and nothing once it stands."""
+    def connect(self, addresses: Iterable[Address], now: float, *, relay_at_once: bool = False) -> None:
+        """Ask for the edge. Asking again while it is sought adds addresses, and nothing once it stands.
+
+        ``relay_at_once``: no direct path is expected, so the circuit need not wait for one to fail.
+        """
         if self.state in (LinkState.NEW, LinkState.CLOSED):
             self.state = LinkState.PUNCHING
             self._trouble, self._quic_is_blocked = "", False
-            self._circuit_at = now + (0 if self._relay_only else self._direct_s)
+            self._circuit_at = now + (0 if self._relay_only or relay_at_once else self._direct_s)
             self._give_up_at = now + CONNECT_S
         if self.state is LinkState.PUNCHING and not self._relay_only:
             self._direct.search(addresses, now)

@@ -54,14 +54,14 @@ class Neighbour:
         self._errand: asyncio.Task[None] | None = None
         self._is_pumped = False
 
-    async def connect(self, addresses: list[SocketAddress]) -> Edge:
+    async def connect(self, addresses: list[SocketAddress], *, relay_at_once: bool = False) -> Edge:
         """The edge, once it stands. Raises EdgeError saying why it does not."""
         if self.edge is not None:
             return self.edge
         if self._sought is None:
             self._sought = self._loop.create_future()
         sought = self._sought
-        self.link.connect(addresses, self._loop.time())
+        self.link.connect(addresses, self._loop.time(), relay_at_once=relay_at_once)
         self.pump()
         return await asyncio.shield(sought)
 

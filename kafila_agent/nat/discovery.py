@@ -187,7 +187,12 @@ class Discovery:
         answers = True if second.is_answered else False if self._is_silent(second, first) else None
         translated = seen[0] not in self._own_hosts
         return Discovered(
-            seen, translated, self._mapping(), self._filtering(), self._hairpin() if translated else None, answers
+            seen,
+            translated,
+            self._mapping(),
+            self._filtering(),
+            self._hairpin() if translated else None,
+            answers,
         )
 
     def _mapping(self) -> Behaviour | None:

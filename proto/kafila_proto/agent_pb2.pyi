@@ -51,10 +51,12 @@ class ProbeRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., dtype: _Optional[str] = ...) -> None: ...
 
 class ProbeReply(_message.Message):
-    __slots__ = ("member_json",)
+    __slots__ = ("member_json", "notices")
     MEMBER_JSON_FIELD_NUMBER: _ClassVar[int]
+    NOTICES_FIELD_NUMBER: _ClassVar[int]
     member_json: str
-    def __init__(self, member_json: _Optional[str] = ...) -> None: ...
+    notices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, member_json: _Optional[str] = ..., notices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("name", "fingerprint", "version", "rendezvous", "attached", "api_url", "metrics_url", "session")

@@ -311,20 +311,22 @@ class CircuitGrant(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., peer: _Optional[bytes] = ..., circuit_id: _Optional[bytes] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("epoch", "state", "loaded_bytes", "total_bytes", "edges", "detail")
+    __slots__ = ("epoch", "state", "loaded_bytes", "total_bytes", "edges", "detail", "candidates")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     LOADED_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     EDGES_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     state: MemberState
     loaded_bytes: int
     total_bytes: int
     edges: _containers.RepeatedCompositeFieldContainer[EdgeState]
     detail: str
-    def __init__(self, epoch: _Optional[int] = ..., state: _Optional[_Union[MemberState, str]] = ..., loaded_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., edges: _Optional[_Iterable[_Union[EdgeState, _Mapping]]] = ..., detail: _Optional[str] = ...) -> None: ...
+    candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
+    def __init__(self, epoch: _Optional[int] = ..., state: _Optional[_Union[MemberState, str]] = ..., loaded_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., edges: _Optional[_Iterable[_Union[EdgeState, _Mapping]]] = ..., detail: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ...) -> None: ...
 
 class EdgeState(_message.Message):
     __slots__ = ("peer", "path", "rtt_s")

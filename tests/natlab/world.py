@@ -60,7 +60,9 @@ class World:
         self.rendezvous: DatagramServer
         self._lab = lab
         self._directory = directory
-        self._second = {RENDEZVOUS: RENDEZVOUS_2, RENDEZVOUS_IPV6: RENDEZVOUS_2_IPV6} if second_address else None
+        self._second = (
+            {RENDEZVOUS: RENDEZVOUS_2, RENDEZVOUS_IPV6: RENDEZVOUS_2_IPV6} if second_address else None
+        )
         self._rv = Resident(lab.namespace("rv"))
 
     def __enter__(self) -> World:
@@ -99,14 +101,17 @@ class World:
     async def connect(
         self, pairs: Sequence[tuple[str, str]], *, epoch: int, lag_s: float = 0.1, **options: bool
     ) -> list[Outcome]:
-        """Open an edge for each pair, all at once, the second end ``lag_s`` later; a frame goes over each, both ways."""
+        """Open an edge for each pair, the second end ``lag_s`` later, all pairs at once; a frame goes each way."""
         ways = [self._connect(one, other, epoch, lag_s, options) for one, other in pairs]
         return list(await asyncio.gather(*ways))
 
     async def _connect(
         self, one: str, other: str, epoch: int, lag_s: float, options: dict[str, bool]
     ) -> Outcome:
-        ends = [(self.members[one], self.members[other], 0.0), (self.members[other], self.members[one], lag_s)]
+        ends = [
+            (self.members[one], self.members[other], 0.0),
+            (self.members[other], self.members[one], lag_s),
+        ]
         await asyncio.gather(*(own.home.call(self._enter, own, peer, epoch) for own, peer, _ in ends))
         tried = (own.home.start(self._open(own, peer, epoch, lag, options)) for own, peer, lag in ends)
         (first, first_s), (second, second_s) = await asyncio.gather(*tried)
