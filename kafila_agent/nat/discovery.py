@@ -288,7 +288,7 @@ class Discovery:
     @staticmethod
     def _is_silent(asked: _Asked, beside: _Asked) -> bool:
         """Whether an answer is missing where most of those asked for beside it came."""
-        return not asked.is_answered and 2 * beside.answers > len(SENT_AFTER_S)
+        return not asked.is_answered and not asked.refused and 2 * beside.answers > len(SENT_AFTER_S)
 
 
 def _is_host(host: str) -> bool:
