@@ -121,12 +121,28 @@ class Lab:
         )
         self.run(f"{site}-nat", ["conntrack", "-F"])
 
-    def set_line(self, site: str, *, up: bool) -> None:
-        """Cut a site's line, or mend it."""
-        self.run("inet", ["ip", "link", "set", "dev", site, "up" if up else "down"])
-        if up and self._sites[site].has_nat:
-            wan6 = f"2001:db8:0:{self._sites[site].number}::"  # the router's address went with the line
-            self._ip("inet", f"addr replace {wan6}1/64 dev {site} nodad")
+    def drop_incoming(self, node: str, what: str) -> None:
+        """A host's own firewall drops ``what`` (of nftables)."""
+        chain = "chain input { type filter hook input priority 0;"
+        self.run(node, ["nft", "-f", "-"], f"table inet own {{ {chain} {what} drop; }}; }};")
+
+    def move(self, host: str, address: str) -> None:
+        """A host gets another IPv4 address on its LAN, as from a new lease."""
+        old = self.addresses[host][0]
+        gateway = f"{address.rpartition('.')[0]}.1"
+        self._ip(
+            host,
+            f"addr del {old}/24 dev eth0",
+            f"addr add {address}/24 dev eth0",
+            f"route replace default via {gateway}",
+        )
+
+    def cut(self, seconds: float) -> None:
+        """For so long nothing crosses the middle."""
+        drop = "chain forward { type filter hook forward priority 5; drop; };"
+        self.run("inet", ["nft", "-f", "-"], f"table inet cut {{ {drop} }};")
+        time.sleep(seconds)
+        self.run("inet", ["nft", "delete", "table", "inet", "cut"])
 
     def set_rtt(self, site: str, rtt_ms: float) -> None:
         """Change the round trip of a site, in a lab built with some delay."""

@@ -1,0 +1,182 @@
+"""Every pair of places: what the planner expects of two members, each measured alone, is what happens between them."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from kafila_planner.facts import Behaviour
+from kafila_planner.nat import expected_path, judge_path
+from tests.natlab.lab import Lab
+from tests.natlab.world import Outcome, World
+
+EI, AD, APD = Behaviour
+# class: (short name, its site's round trip, the behaviours that RFC 4787 would give it)
+CLASSES = {
+    "permissive": ("P", 20, (EI, EI)),
+    "addrfilter": ("A", 60, (EI, AD)),
+    "ordinary": ("O", 115, (EI, APD)),
+    "restrictive": ("R", 80, (APD, APD)),
+    "sym_adf": ("Sa", 40, (APD, AD)),
+    "sym_eif": ("Se", 100, (APD, EI)),
+    "public": ("pub", 30, (EI, EI)),
+    "firewall": ("fw", 50, (EI, APD)),
+}
+DISCOVERY_S, BLOCKED_S = 2.0, 5.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pair: predicted, actual, and how long the edge took to open over a round trip of ``rtt_s``."""
+
+    one: str
+    other: str
+    predicted: str
+    actual: str
+    took_s: float
+    rtt_s: float
+    why: str
+
+    def __str__(self) -> str:
+        wrong = "" if self.predicted == self.actual else f"   WRONG: {self.why}"
+        names = f"{self.one:12}{self.other:12}"
+        return f"{names}{self.predicted:10}{self.actual:10}{self.took_s:6.2f} s{wrong}"
+
+
+async def try_pairs(world: World, pairs: Sequence[tuple[str, str]], epoch: int) -> list[Row]:
+    rows = []
+    for (one, other), outcome in zip(pairs, await world.connect(pairs, epoch=epoch), strict=True):
+        facts = [world.members[name].facts for name in (one, other)]
+        path, why = judge_path(*facts)
+        assert path is expected_path(*reversed(facts))
+        rows.append(Row(one, other, path.value, outcome.path, outcome.took_s, _rtt_s(world, outcome), why))
+    return rows
+
+
+def _rtt_s(world: World, outcome: Outcome) -> float:
+    """Each member is half its round trip away from the middle."""
+    return sum(world.members[edge.peer].reach.rendezvous_rtt_s for edge in outcome.edges)
+
+
+def confusion(rows: Sequence[Row]) -> str:
+    counts = Counter((row.predicted, row.actual) for row in rows)
+    lines = ["predicted \\ actual    direct   relayed"]
+    lines += [
+        f"{path:18}{counts[path, 'direct']:10}{counts[path, 'relayed']:10}" for path in ("direct", "relayed")
+    ]
+    return "\n".join(lines)
+
+
+def grid(rows: Sequence[Row]) -> str:
+    names = {kind: short for kind, (short, _, _) in CLASSES.items()}
+    cell = {(row.one[:-1], row.other[:-1]): row for row in rows}
+    lines = ["dials \\ dialled " + "".join(f"{short:>12}" for short in names.values())]
+    for one, short in names.items():
+        cells = (f"{cell[one, other].actual[:6]} {cell[one, other].took_s:.1f} s" for other in names)
+        lines.append(f"{one:12}{short:>4}" + "".join(f"{text:>12}" for text in cells))
+    return "\n".join(lines)
+
+
+async def test_all_ordered_pairs_of_classes(tmp_path, show):
+    lab = Lab()
+    for kind, (_, rtt_ms, _) in CLASSES.items():
+        for copy in "12":
+            lab.add(kind + copy, kind, rtt_ms=rtt_ms)
+    first, second = ([kind + copy for kind in CLASSES] for copy in "12")
+    rows: list[Row] = []
+    with lab, World(lab, tmp_path) as world:
+        await world.join([*first, *second])  # whoever is in the first half dials
+        for name, member in world.members.items():
+            assert (member.reach.mapping, member.reach.filtering) == CLASSES[name[:-1]][2], name
+            assert member.took_s < DISCOVERY_S
+        for turn in range(len(second)):
+            pairs = list(zip(first, second[turn:] + second[:turn], strict=True))
+            rows += await try_pairs(world, pairs, turn + 1)
+    show(f"{grid(rows)}\n\n{confusion(rows)}")
+    assert len(rows) == len(CLASSES) ** 2
+    assert [str(row) for row in rows if row.predicted != row.actual] == []
+    direct = [row for row in rows if row.actual == "direct"]
+    assert statistics.median(row.took_s - 3 * row.rtt_s for row in direct) <= 0.5
+    assert max(row.took_s for row in rows) < 4.0  # relayed, with nobody knowing beforehand
+
+
+def places() -> Lab:
+    """Members in places that classes alone do not tell."""
+    lab = Lab()
+    for name, hairpins in (("cgn", False), ("hcgn", True)):
+        lab.add(name, "ordinary", rtt_ms=30, hairpins=hairpins, hosts=[])
+        for copy in "12":
+            lab.add(f"{name}-home{copy}", "ordinary", behind=name)
+    lab.add("front", "ordinary", rtt_ms=40, hosts=[])
+    lab.add("double", "ordinary", behind="front")
+    lab.add("hlan1", "ordinary", rtt_ms=40, hairpins=True)
+    lab.add_to_lan("hlan2", "hlan1")
+    for copy, rtt_ms in (("1", 50), ("2", 30)):
+        lab.add(f"six{copy}", "restrictive", rtt_ms=rtt_ms, families=(6,))
+        lab.add(f"dual{copy}", "restrictive", rtt_ms=rtt_ms, families=(4, 6))
+        no_ipv6 = "meta nfproto ipv6 drop"
+        lab.add(f"dead{copy}", "ordinary", rtt_ms=rtt_ms, families=(4, 6), extra_rule=no_ipv6)
+    lab.add("ordinary", rtt_ms=40)
+    lab.add("strict", "restrictive", rtt_ms=20)
+    lab.add("open", "public", rtt_ms=20)
+    lab.add("blocked", "blocked", rtt_ms=20)
+    return lab
+
+
+PLACES = [
+    [
+        *(
+            ("cgn-home1", "cgn-home2"),
+            ("hcgn-home1", "hcgn-home2"),
+            ("double", "ordinary"),
+            ("hlan1", "hlan2"),
+        ),
+        *(("six1", "six2"), ("dual1", "dual2"), ("dead1", "dead2"), ("strict", "open")),
+    ],
+    [
+        *(("double", "strict"), ("six1", "open"), ("six2", "ordinary"), ("dual1", "dead1")),
+        *(("cgn-home1", "hlan1"), ("hcgn-home1", "dead2")),
+    ],
+]
+
+
+async def test_pairs_in_places_that_classes_do_not_tell(tmp_path, show):
+    rows: list[Row] = []
+    with places() as lab, World(lab, tmp_path) as world:
+        await world.join([name for name in lab.addresses if name != "rv"])
+        blocked = world.members["blocked"]
+        assert not blocked.reach.udp
+        assert blocked.took_s < BLOCKED_S
+        assert all(m.took_s < DISCOVERY_S for m in world.members.values() if m is not blocked)
+        for number, pairs in enumerate(PLACES, 1):
+            rows += await try_pairs(world, pairs, number)
+    show("\n".join(map(str, rows)) + f"\n\n{confusion(rows)}")
+    assert [str(row) for row in rows if row.predicted != row.actual] == []
+
+
+async def test_what_the_plan_expects_to_be_relayed_is_open_within_three_seconds(tmp_path, show):
+    lab = Lab()
+    lab.add("here", "restrictive", rtt_ms=115)
+    lab.add("there", "ordinary", rtt_ms=100)
+    with lab, World(lab, tmp_path) as world:
+        await world.join(["here", "there"])
+        (outcome,) = await world.connect([("here", "there")], epoch=1, relay_at_once=True)
+    show(f"relayed, as expected, after {outcome.took_s:.2f} s at a round trip of 215 ms")
+    assert outcome.path == "relayed"
+    assert outcome.took_s <= 3.0
+
+
+@pytest.mark.parametrize("second_address", [True, False])
+async def test_a_blocked_second_port_is_noticed(tmp_path, second_address):
+    lab = Lab()
+    lab.add("home", "ordinary", rtt_ms=20)
+    with lab, World(lab, tmp_path, second_address=second_address) as world:
+        lab.drop_incoming("rv", "udp dport 7471")
+        await world.join(["home"])
+        reach = world.members["home"].reach
+    assert reach.second_port is False
+    assert reach.mapping is (EI if second_address else None)
