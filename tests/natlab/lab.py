@@ -126,10 +126,11 @@ class Lab:
         chain = "chain input { type filter hook input priority 0;"
         self.run(node, ["nft", "-f", "-"], f"table inet own {{ {chain} {what} drop; }}; }};")
 
-    def move(self, host: str, address: str) -> None:
+    def move(self, host: str) -> None:
         """A host gets another IPv4 address on its LAN, as from a new lease."""
         old = self.addresses[host][0]
-        gateway = f"{address.rpartition('.')[0]}.1"
+        network = old.rpartition(".")[0]
+        address, gateway = f"{network}.99", f"{network}.1"
         self._ip(
             host,
             f"addr del {old}/24 dev eth0",
@@ -137,12 +138,24 @@ class Lab:
             f"route replace default via {gateway}",
         )
 
-    def cut(self, seconds: float) -> None:
-        """For so long nothing crosses the middle."""
-        drop = "chain forward { type filter hook forward priority 5; drop; };"
-        self.run("inet", ["nft", "-f", "-"], f"table inet cut {{ {drop} }};")
+    def cut(self, site: str, seconds: float) -> None:
+        """For so long nothing crosses a site's line."""
+        drops = f"iifname {site} drop; oifname {site} drop;"
+        chain = f"chain forward {{ type filter hook forward priority 5; {drops} }};"
+        self.run("inet", ["nft", "-f", "-"], f"table inet cut-{site} {{ {chain} }};")
         time.sleep(seconds)
-        self.run("inet", ["nft", "delete", "table", "inet", "cut"])
+        self.run("inet", ["nft", "delete", "table", "inet", f"cut-{site}"])
+
+    def part(self, one: str, other: str) -> None:
+        """Nothing crosses between two sites, until ``join``."""
+        ways = ((one, other), (other, one))
+        drops = "".join(f"iifname {a} oifname {b} drop; " for a, b in ways)
+        chain = f"chain forward {{ type filter hook forward priority 5; {drops} }};"
+        self.run("inet", ["nft", "-f", "-"], f"table inet part-{one} {{ {chain} }};")
+
+    def join(self, one: str) -> None:
+        """What ``part`` parted is joined again."""
+        self.run("inet", ["nft", "delete", "table", "inet", f"part-{one}"])
 
     def set_rtt(self, site: str, rtt_ms: float) -> None:
         """Change the round trip of a site, in a lab built with some delay."""
