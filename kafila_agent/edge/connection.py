@@ -139,6 +139,11 @@ class EdgeConnection:
             return []  # accepted on bytes that turned out to be no handshake
         return [data for data, _ in self._quic.datagrams_to_send(now)]
 
+    def path_changed(self, now: float) -> None:
+        """Datagrams take another path from now on: try at once what went unanswered on the old one."""
+        if self.state is ConnectionState.OPEN:
+            adapter.retry_now(self._quic, now)
+
     def get_timer(self) -> float | None:
         """When ``handle_timer`` must be called, if nothing happens before; None once closed."""
         if self.state is ConnectionState.CLOSED:

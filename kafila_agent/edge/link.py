@@ -295,6 +295,7 @@ class Link:
             if ready.address is RELAY:
                 self._direct.search([edge.address], now)  # it may come back
             edge.address = ready.address
+            edge.connection.path_changed(now)
             self._settle(edge, now)
             self._events.append(Moved(self.state.value))
 

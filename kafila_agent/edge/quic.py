@@ -69,6 +69,12 @@ def unacknowledged_bytes(quic: QuicConnection, stream_id: int) -> int:
     return sender._buffer_stop - sender._buffer_start
 
 
+def retry_now(quic: QuicConnection, now: float) -> None:
+    """Send what is unacknowledged again at once: the path is another one, so the old one's silence means nothing."""
+    quic._loss._pto_count = 0
+    quic._loss.reschedule_data(now=now)
+
+
 def close_reason(quic: QuicConnection) -> str | None:
     """Why the connection is over, from the moment it is; None while it stands."""
     event = quic._close_event
