@@ -26,18 +26,21 @@ log = structlog.get_logger()
 REFLECTIONS_PER_S = 50.0
 REFLECTIONS_AT_ONCE = 500.0
 
+_ASKED_TO_NOTICE = 20
 _SWEEP_S = 5.0
 _DATAGRAMS_A_TURN = 256  # some 3 ms
 _PORT_PAIRS_TRIED = 32
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Vantage:
     """A socket that reads, and all that can answer what it reads, by the change of address and port they are."""
 
     udp: socket.socket
     answering: dict[int, socket.socket]
     places: dict[int, stun.Address]
+    is_second: bool
+    asked: int = 0
 
 
 @dataclass(slots=True)
@@ -51,6 +54,7 @@ class DatagramServer:
     ignored_datagrams: int = 0
     allowance: Allowance = field(default_factory=lambda: Allowance(REFLECTIONS_PER_S, REFLECTIONS_AT_ONCE))
     _vantages: list[_Vantage] = field(default_factory=list)
+    _noticed: bool = False
     _sweep: asyncio.TimerHandle | None = None
 
     @property
@@ -78,7 +82,21 @@ class DatagramServer:
     def _expire_circuits(self) -> None:
         loop = asyncio.get_running_loop()
         self.circuits.handle_timer(loop.time())
+        self._notice_blocked_port()
         self._sweep = loop.call_later(_SWEEP_S, self._expire_circuits)
+
+    def _notice_blocked_port(self) -> None:
+        """Whoever asks the first port asks the second too: if nothing comes there, a firewall is in the way."""
+        first, second = (
+            sum(v.asked for v in self._vantages if v.is_second is is_second) for is_second in (False, True)
+        )
+        if first >= _ASKED_TO_NOTICE and second == 0 and not self._noticed:
+            self._noticed = True
+            log.warning(
+                "nothing reaches the second UDP port: members cannot tell their NATs apart",
+                port=self.port + 1,
+                remedy=f"let UDP port {self.port + 1} in, in this machine's and its provider's firewall",
+            )
 
     def _receive(self, vantage: _Vantage) -> None:
         now = asyncio.get_running_loop().time()
@@ -102,6 +120,7 @@ class DatagramServer:
         if not self.allowance.spend(source_network(address[0]), now):
             self.refused_datagrams += 1
             return
+        vantage.asked += 1
         reflection = reflect(data, address[:2], vantage.places)
         if reflection is None:
             self.ignored_datagrams += 1
@@ -159,4 +178,4 @@ def _vantage(grid: list[list[socket.socket]], a: int, p: int) -> _Vantage:
         for b in range(len(grid))
         for q in range(2)
     }
-    return _Vantage(grid[a][p], answering, {c: udp.getsockname()[:2] for c, udp in answering.items()})
+    return _Vantage(grid[a][p], answering, {c: udp.getsockname()[:2] for c, udp in answering.items()}, p == 1)

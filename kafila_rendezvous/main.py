@@ -22,6 +22,7 @@ from kafila_rendezvous.server import (
     DEFAULT_METRICS_PORT,
     DEFAULT_PORT,
     Config,
+    ConfigError,
     PortInUse,
     RendezvousServer,
     start_rendezvous,
@@ -52,6 +53,10 @@ def serve(
         int | None,
         typer.Option(min=0, max=65534, help="UDP port, with the next one; if not given, as --port."),
     ] = None,
+    second_host: Annotated[
+        str,
+        typer.Option(help="A second address of this machine, of --host's family, to tell NATs apart fully."),
+    ] = "",
     state_dir: Annotated[Path | None, typer.Option(help="Where the certificate is kept.")] = None,
     metrics_host: Annotated[str, typer.Option(help="Address of the metrics.")] = DEFAULT_METRICS_HOST,
     metrics_port: Annotated[
@@ -72,11 +77,14 @@ def serve(
         host=host,
         port=port,
         udp_port=udp_port,
+        second_host=second_host,
         metrics_host=metrics_host,
         metrics_port=metrics_port,
     )
     try:
         asyncio.run(_serve(config, until_stdin_closes))
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
     except (PortInUse, CertificateError, OSError) as error:
         typer.echo(f"kafila-rendezvous: {error}", err=True)
         raise typer.Exit(1) from None

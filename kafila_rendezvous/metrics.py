@@ -87,6 +87,11 @@ class RendezvousCollector(Collector):
             "STUN requests answered",
             value=self._datagrams.reflected_datagrams,
         )
+        yield CounterMetricFamily(
+            "kafila_rendezvous_refused_reflections",
+            "STUN requests of sources that asked too often",
+            value=self._datagrams.refused_datagrams,
+        )
 
 
 def serve_metrics(

@@ -46,6 +46,10 @@ _GRPC_OPTIONS = [
 log = structlog.get_logger()
 
 
+class ConfigError(ValueError):
+    """What a rendezvous was told cannot be meant."""
+
+
 class PortInUse(OSError):
     """A port that the rendezvous was to serve cannot be had; the message names it and what to do."""
 
@@ -57,6 +61,7 @@ class Config:
     state_dir: Path
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
+    second_host: str = ""  # of the reflector alone; needs a host that is one address
     udp_port: int | None = None  # None: the number that gRPC has, or any if that was picked
     metrics_host: str = DEFAULT_METRICS_HOST
     metrics_port: int = DEFAULT_METRICS_PORT
@@ -81,7 +86,10 @@ class RendezvousServer:
 
 
 async def start_rendezvous(config: Config) -> RendezvousServer:
-    """Serve as ``config`` says. Raises PortInUse, CertificateError or OSError, having left nothing behind."""
+    """Serve as ``config`` says.
+
+    Raises ConfigError, PortInUse, CertificateError or OSError, having left nothing behind.
+    """
     certificate = load_or_make_certificate(config.state_dir / CERTIFICATE_FILE, "kafila-rendezvous")
     loop = asyncio.get_running_loop()
     registry, circuits = Registry(config.limits), Circuits()
@@ -123,11 +131,12 @@ def _bind_grpc(server: grpc.aio.Server, config: Config, certificate: KeyedCertif
 
 
 async def _bind_datagrams(circuits: Circuits, config: Config, grpc_port: int) -> DatagramServer:
-    wanted = config.udp_port
+    hosts, wanted = _literal_hosts(config.host), config.udp_port
+    second_hosts = _second_hosts(hosts, config.second_host)
     if wanted is None:
         wanted = grpc_port if config.port else 0
     try:
-        return await serve_datagrams(circuits, _literal_hosts(config.host), wanted)
+        return await serve_datagrams(circuits, hosts, wanted, second_hosts)
     except OSError as error:
         raise PortInUse(
             f"cannot serve on UDP ports {wanted} and {wanted + 1} of {config.host} ({error});"
@@ -143,6 +152,19 @@ def _literal_hosts(host: str) -> list[str]:
         return [str(ipaddress.ip_address(host))]
     except ValueError:
         return [str(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0])]
+
+
+def _second_hosts(hosts: list[str], second_host: str) -> dict[str, str]:
+    """Which address is whose second. Raises ConfigError where that makes no sense."""
+    if not second_host:
+        return {}
+    first, second = ipaddress.ip_address(hosts[0]), ipaddress.ip_address(_literal_hosts(second_host)[0])
+    if len(hosts) > 1 or first.is_unspecified or first.version != second.version or first == second:
+        raise ConfigError(
+            f"--second-host {second_host} needs --host to be another single address of the same family, "
+            f"not {' and '.join(hosts)}"
+        )
+    return {hosts[0]: str(second)}
 
 
 def _serve_metrics(

@@ -1,0 +1,109 @@
+"""A real rendezvous and real agents as processes in a laboratory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import grpc
+
+from kafila_proto import agent_pb2 as pb
+from kafila_proto import agent_pb2_grpc
+from tests.natlab.lab import RENDEZVOUS, RENDEZVOUS_2, Lab
+
+_START_S = 90.0
+_OVER = (pb.SessionStatus.SERVING, pb.SessionStatus.CLOSED)
+
+
+class LabFleet:
+    """``agents`` maps names to further options of ``kafila-agent``; each runs on the node of its name."""
+
+    def __init__(self, lab: Lab, directory: Path, agents: Mapping[str, Sequence[str]]):
+        self._lab, self._directory, self._agents = lab, directory, agents
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._channels: list[grpc.Channel] = []
+        self._stubs: dict[str, agent_pb2_grpc.AgentStub] = {}
+
+    def __enter__(self) -> LabFleet:
+        where = ("--host", RENDEZVOUS, "--second-host", RENDEZVOUS_2, "--metrics-port", "0")
+        rendezvous = self._spawn(
+            "rv", "kafila_rendezvous.main", *where, "--state-dir", str(self._directory / "rv")
+        )
+        assert rendezvous.stdout is not None
+        ports = json.loads(rendezvous.stdout.readline())
+        address = f"{RENDEZVOUS}:{ports['grpc_port']}#{ports['fingerprint']}"
+        for index, (name, options) in enumerate(self._agents.items()):
+            state_dir = self._directory / f"a{index}"
+            self._spawn(
+                *(name, "kafila_agent.main", "--name", name, "--state-dir", str(state_dir)),
+                *("--rendezvous", address, "--api-port", "0", "--metrics-port", "0", *options),
+            )
+            self._channels.append(
+                grpc.insecure_channel(f"unix:{state_dir / 'control.sock'}", [("grpc.enable_http_proxy", 0)])
+            )
+            self._stubs[name] = agent_pb2_grpc.AgentStub(self._channels[-1])
+        for name in self._agents:
+            self._await_attached(name)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for channel in self._channels:
+            channel.close()
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def agent(self, name: str) -> agent_pb2_grpc.AgentStub:
+        """What ``kafila-ctl`` talks to."""
+        return self._stubs[name]
+
+    def state_dir(self, name: str) -> Path:
+        """The state directory of an agent."""
+        return self._directory / f"a{list(self._agents).index(name)}"
+
+    def log(self, node: str) -> str:
+        """Standard error of a process."""
+        return (self._directory / f"{node}.log").read_text()
+
+    def session(self, names: Sequence[str], model: Path, **options: object) -> pb.Status:
+        """One session of these members, the first its host: its status on the host once it serves or is over."""
+        asked = {"model": str(model), "members": len(names), "context_tokens": 128, "concurrency": 1}
+        status = self.agent(names[0]).CreateSession(pb.CreateRequest(**asked, dtype="float32", **options))
+        for name in names[1:]:
+            self.agent(name).JoinSession(pb.JoinRequest(code=status.session.code))
+        for status in self.agent(names[0]).WatchStatus(pb.StatusRequest(), timeout=_START_S):
+            if status.session.state in _OVER:
+                return status
+        raise AssertionError("the stream of the status ended")
+
+    def _spawn(self, node: str, module: str, *options: str) -> subprocess.Popen[bytes]:
+        with (self._directory / f"{node}.log").open("wb") as log:
+            process = self._lab.popen(
+                node,
+                [sys.executable, "-m", module, "--until-stdin-closes", *options],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        self._processes.append(process)
+        return process
+
+    def _await_attached(self, name: str) -> None:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            try:
+                if self.agent(name).GetStatus(pb.StatusRequest(), wait_for_ready=True, timeout=5.0).attached:
+                    return
+            except grpc.RpcError:
+                continue
+            time.sleep(0.05)
+        raise AssertionError(f"{name} did not attach\n{self.log(name)}")

@@ -1,0 +1,104 @@
+"""Real agents, each behind its NAT: a fleet spread over continents serves as planned; a member without UDP is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from kafila_planner.ring import Path
+from kafila_proto import agent_pb2 as pb
+from tests.natlab.fleet import LabFleet
+from tests.natlab.lab import Lab
+
+# Round trips of 79 to 115 ms; lima and cusco stand on one LAN.
+HOMES = {
+    "oslo": ("ordinary", 79),
+    "delhi": ("restrictive", 115),
+    "nairobi": ("addrfilter", 98),
+    "lima": ("ordinary", 91),
+}
+FLEET = [*HOMES, "cusco"]
+ASK = """
+import json, sys, urllib.request
+body = json.dumps({"model": sys.argv[2], "prompt": "ab", "max_tokens": 4, "temperature": 0}).encode()
+request = urllib.request.Request(sys.argv[1] + "/completions", body, {"Content-Type": "application/json"})
+print(json.load(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request))["usage"]["completion_tokens"])
+"""
+
+
+@pytest.fixture(scope="module")
+def lab():
+    lab = Lab()
+    for name, (kind, rtt_ms) in HOMES.items():
+        lab.add(name, kind, rtt_ms=rtt_ms)
+    lab.add_to_lan("cusco", "lima")
+    lab.add("blocked", "blocked", rtt_ms=20)
+    with lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def fleet(lab, checkpoint, tmp_path_factory):
+    options = ["--model-dir", str(checkpoint("llama").parent), "--threads", "1", "--no-upnp"]
+    with LabFleet(lab, tmp_path_factory.mktemp("f"), dict.fromkeys([*FLEET, "blocked"], options)) as fleet:
+        yield fleet
+
+
+def test_an_intercontinental_fleet_serves_over_the_paths_that_were_planned(fleet, lab, checkpoint, show):
+    status = fleet.session(FLEET, checkpoint("llama"))
+    session = status.session
+    assert session.state == pb.SessionStatus.SERVING, session.reason
+    plan, members = json.loads(session.plan_json), json.loads(session.fleet_json)["members"]
+    facts = {member["name"]: member for member in members}
+    assert facts["lima"]["site"] == facts["cusco"]["site"]
+    assert len({member["site"] for member in members}) == len(HOMES)
+    planned = {(edge["from"], edge["to"]): edge["path"] for edge in plan["edges"]}
+    actual = {
+        (member.name, edge.peer): (edge.path, edge.rtt_s)
+        for member in session.members
+        for edge in member.edges
+    }
+    show(
+        "\n".join(
+            f"{a:8} {b:8} planned {path:8} actual {actual[a, b][0]:8} {actual[a, b][1] * 1e3:6.1f} ms"
+            for (a, b), path in planned.items()
+        )
+    )
+    assert {ends: actual[ends][0] for ends in planned} == planned
+    head = plan["head"]
+    url = fleet.agent(head).GetStatus(pb.StatusRequest()).api_url
+    answer = lab.run(head, [sys.executable, "-c", ASK, url, session.model])
+    assert answer.strip() == "4"
+    shown = _ctl(fleet, head, "session", "status")
+    assert "The NAT " in shown
+    assert shown.count(" are relayed: ") == len(
+        {frozenset(ends) for ends, path in planned.items() if path == Path.RELAYED}
+    )
+    for name in FLEET:
+        if fleet.agent(name).GetStatus(pb.StatusRequest()).session.state == pb.SessionStatus.SERVING:
+            fleet.agent(name).LeaveSession(pb.LeaveRequest())
+            break
+
+
+def test_a_member_without_udp_is_refused_with_what_to_open(fleet, checkpoint):
+    session = fleet.session(["blocked", "oslo"], checkpoint("llama")).session
+    assert session.state == pb.SessionStatus.CLOSED
+    assert "no UDP passes between this machine and 198.18.0.2" in session.reason
+    assert "7470" in session.reason
+    probed = _ctl(fleet, "blocked", "probe")
+    assert "No UDP passes" in probed
+
+
+def _ctl(fleet: LabFleet, name: str, *command: str) -> str:
+    arguments = [
+        sys.executable,
+        "-m",
+        "kafila_agent.ctl.main",
+        "--state-dir",
+        str(fleet.state_dir(name)),
+        *command,
+    ]
+    return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=60).stdout
