@@ -1,4 +1,4 @@
-.PHONY: setup demo test lint proto bench fuzz audit clean
+.PHONY: setup natlab-tools demo test lint proto bench fuzz audit clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -16,8 +16,16 @@ setup: .venv/installed
 demo: setup
 	$(BIN)/kafila-ctl demo $(ARGS)
 
+# The laboratory of tests/natlab: as root on Debian what it needs is installed, elsewhere its tests are skipped.
+NATLAB := nftables iptables iproute2 conntrack procps miniupnpd
+
+natlab-tools:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s $(NATLAB) >/dev/null 2>&1; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y $(NATLAB) >/dev/null \
+		|| echo "could not install $(NATLAB): the tests that need them are skipped"; fi
+
 # Two workers, a file to each: many tests wait for processes, and more would only wait for each other's.
-test: setup
+test: setup natlab-tools
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 lint: setup

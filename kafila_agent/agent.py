@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import ipaddress
 from collections.abc import AsyncIterator
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from kafila_agent.entry import Entry
 from kafila_agent.identity import Identity, load_identity
 from kafila_agent.machine import Machine
 from kafila_agent.metrics import AgentMetrics, StatusCollector, serve_metrics
+from kafila_agent.nat.port_mapping import PortMapping
 from kafila_agent.status import build_status
 from kafila_proto import VERSION
 from kafila_proto import agent_pb2 as pb
@@ -84,7 +86,8 @@ class Agent:
             ) from error
         metrics = AgentMetrics(VERSION)
         endpoint = self._open_endpoint(identity)
-        self._machine = Machine(config, identity, endpoint, link, metrics, self._changed)
+        port_mapping = _port_mapping(config, endpoint)
+        self._machine = Machine(config, identity, endpoint, link, metrics, port_mapping, self._changed)
         self._entry = Entry(self._machine)
         link.on_message = self._receive
         link.on_lost = self._lost
@@ -92,6 +95,8 @@ class Agent:
         await self._open_local(metrics)
         self._importing = asyncio.create_task(asyncio.to_thread(_import_heavy))
         self._tasks = [self._importing, asyncio.create_task(self._machine.carry_out_posts())]
+        if port_mapping is not None:
+            self._tasks.append(asyncio.create_task(port_mapping.keep()))
         await self._attach(link)
         await self._importing
         await self._open_api()
@@ -155,6 +160,7 @@ class Agent:
             thread.join()
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)  # the router's port is given back
         if self._machine is not None:
             await self._machine.link.close()
             await self._machine.endpoint.close()
@@ -219,6 +225,14 @@ class Agent:
             news = self._news
             yield self.status()
             await news.wait()
+
+
+def _port_mapping(config: AgentConfig, endpoint: EdgeEndpoint) -> PortMapping | None:
+    """Where the router may be asked for a port: not for an agent that this machine alone can reach."""
+    host, port = endpoint.local_address
+    if not config.upnp or config.relay_only or ipaddress.ip_address(host).is_loopback:
+        return None
+    return PortMapping(port)
 
 
 def _import_heavy() -> None:

@@ -13,6 +13,7 @@ from kafila_agent.control.link import LinkLost, RendezvousLink
 from kafila_agent.edge.endpoint import EdgeEndpoint
 from kafila_agent.identity import Identity
 from kafila_agent.metrics import AgentMetrics
+from kafila_agent.nat.port_mapping import PortMapping
 from kafila_proto.rendezvous_pb2 import FromAgent
 
 log = structlog.get_logger()
@@ -27,6 +28,7 @@ class Machine:
     endpoint: EdgeEndpoint
     link: RendezvousLink
     metrics: AgentMetrics
+    port_mapping: PortMapping | None  # None: the router is not asked
     changed: Callable[[], None]  # a snapshot of the status would show something new
     _outbox: asyncio.Queue[FromAgent] = field(default_factory=asyncio.Queue)
 

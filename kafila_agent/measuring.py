@@ -65,6 +65,7 @@ async def measure_network(machine: Machine) -> Reachability:
         attachment.host,
         attachment.udp_port,
         stun_servers=machine.config.stun_servers,
+        mapped_port=await machine.port_mapping.first_address() if machine.port_mapping else None,
     )
 
 

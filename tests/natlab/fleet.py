@@ -16,7 +16,7 @@ from kafila_proto import agent_pb2 as pb
 from kafila_proto import agent_pb2_grpc
 from tests.natlab.lab import RENDEZVOUS, RENDEZVOUS_2, Lab
 
-_START_S = 90.0
+_START_S = 150.0
 _OVER = (pb.SessionStatus.SERVING, pb.SessionStatus.CLOSED)
 
 

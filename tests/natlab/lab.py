@@ -1,11 +1,12 @@
 """A small internet on one machine: kernel NATs of chosen behaviour in network namespaces.
 
     inet  a router: every site has its own line to it, with the site's delay, jitter, loss and rate
-    rv    the rendezvous's host, with two public addresses: 198.18.0.2 and .3, 2001:db8::2 and ::3
+    rv    the rendezvous's host, with two public addresses: 11.18.0.2 and .3, 2001:db8::2 and ::3
     NAME  a member's host, behind a NAT router of its own (NAME-nat) unless its class is public or firewall
 
-Needs root, iproute2, nftables, iptables (for its NFQUEUE target alone), conntrack and procps; no netem. Nothing is made
-in the root namespace, so several labs run side by side with the same addresses inside.
+The public addresses are of a range that programs take for global, as some routers map ports of no other. Nothing is
+made in the root namespace and nothing leaves the others, so several labs run side by side with the same addresses.
+Needs root, iproute2, nftables, iptables (for its NFQUEUE target alone), conntrack and procps; no netem.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 from tests.natlab.rules import firewall_rules, loss_rules, nat_rules
 from tests.natlab.site import Site
 
-RENDEZVOUS, RENDEZVOUS_2 = "198.18.0.2", "198.18.0.3"
+RENDEZVOUS, RENDEZVOUS_2 = "11.18.0.2", "11.18.0.3"
 RENDEZVOUS_IPV6, RENDEZVOUS_2_IPV6 = "2001:db8::2", "2001:db8::3"
 TOOLS = {
     "nft": "nftables",
@@ -125,6 +126,11 @@ class Lab:
         """A host's own firewall drops ``what`` (of nftables)."""
         chain = "chain input { type filter hook input priority 0;"
         self.run(node, ["nft", "-f", "-"], f"table inet own {{ {chain} {what} drop; }}; }};")
+
+    def block_udp(self, site: str) -> None:
+        """From now on no UDP passes a site's router."""
+        chain = "chain forward { type filter hook forward priority -20; meta l4proto udp drop; };"
+        self.run(f"{site}-nat", ["nft", "-f", "-"], f"table inet blocked {{ {chain} }};")
 
     def move(self, host: str) -> None:
         """A host gets another IPv4 address on its LAN, as from a new lease."""
@@ -234,7 +240,7 @@ class Lab:
             self._join(far, site.name, node, interface)
             self._ip(far, f"link set dev {site.name} master lan up")
         else:
-            far, address, gateway = "inet", f"198.18.{number}.2", f"198.18.{number}.1"
+            far, address, gateway = "inet", f"11.18.{number}.2", f"11.18.{number}.1"
             net6 = f"2001:db8:0:{number}::"
             self._join(far, site.name, node, interface)
             self._ip(

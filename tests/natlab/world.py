@@ -102,6 +102,12 @@ class World:
         self, pairs: Sequence[tuple[str, str]], *, epoch: int, lag_s: float = 0.1, **options: bool
     ) -> list[Outcome]:
         """Open an edge for each pair, the second end ``lag_s`` later, all pairs at once; a frame goes each way."""
+        peers: dict[str, list[Member]] = {}
+        for pair in pairs:
+            for own, peer in (pair, pair[::-1]):
+                peers.setdefault(own, [self.members[own]]).append(self.members[peer])
+        entered = (roster[0].home.call(self._enter, roster, epoch) for roster in peers.values())
+        await asyncio.gather(*entered)
         ways = [self._connect(one, other, epoch, lag_s, options) for one, other in pairs]
         return list(await asyncio.gather(*ways))
 
@@ -112,7 +118,6 @@ class World:
             (self.members[one], self.members[other], 0.0),
             (self.members[other], self.members[one], lag_s),
         ]
-        await asyncio.gather(*(own.home.call(self._enter, own, peer, epoch) for own, peer, _ in ends))
         tried = (own.home.start(self._open(own, peer, epoch, lag, options)) for own, peer, lag in ends)
         (first, first_s), (second, second_s) = await asyncio.gather(*tried)
         received = [asyncio.get_running_loop().create_future() for _ in ends]
@@ -132,8 +137,9 @@ class World:
         edge.on_frame = take
 
     @staticmethod
-    def _enter(own: Member, peer: Member, epoch: int) -> None:
-        roster = {m.identity.fingerprint: m.name for m in (own, peer)}
+    def _enter(members: list[Member], epoch: int) -> None:
+        own = members[0]
+        roster = {m.identity.fingerprint: m.name for m in members}
         own.endpoint.enter(EdgeSession(SESSION, epoch, own.name, roster))
 
     async def _open(
