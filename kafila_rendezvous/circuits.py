@@ -25,8 +25,10 @@ BYTES_PER_S = 25_000_000
 BURST_BYTES = 8_000_000
 MAX_CIRCUITS = 4096
 MAX_CIRCUITS_A_SESSION = 128
+MAX_SIDES_A_PLACE = 256  # several agents may share one address
 
 Source = Any  # whatever the shell names an address by; compared, never read
+Place = Any  # the network a source is of; likewise
 Answer = tuple[bytes, Source] | None
 
 
@@ -74,6 +76,7 @@ class Side:
     member: bytes
     key: bytes
     source: Source | None = None
+    place: Place | None = None
     counter: int = 0
 
 
@@ -109,12 +112,14 @@ class Circuits:
     burst_bytes: float = BURST_BYTES
     max_circuits: int = MAX_CIRCUITS
     max_circuits_a_session: int = MAX_CIRCUITS_A_SESSION
+    max_sides_a_place: int = MAX_SIDES_A_PLACE
     forwarded_datagrams: int = 0
     forwarded_bytes: int = 0
     dropped_datagrams: Counter[str] = field(default_factory=Counter)
     _by_id: dict[bytes, Circuit] = field(default_factory=dict)
     _by_edge: dict[tuple[bytes, int, frozenset[bytes]], Circuit] = field(default_factory=dict)
     _by_session: Counter[bytes] = field(default_factory=Counter)
+    _sides_at: Counter[Place] = field(default_factory=Counter)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -134,14 +139,17 @@ class Circuits:
             self._by_edge[edge] = circuit
         return Grant(circuit.circuit_id, circuit.side_of(member).key)
 
-    def receive_datagram(self, data: bytes, source: Source, now: float) -> Answer:
-        """What to send for one datagram of a circuit, and where; None where it is dropped."""
+    def receive_datagram(self, data: bytes, source: Source, now: float, place: Place = None) -> Answer:
+        """What to send for one datagram of a circuit, and where; None where it is dropped.
+
+        ``place`` is looked at for those that bind: so many sides may be at one, if it is given.
+        """
         circuit = self._by_id.get(data[4 : relay.HEADER_BYTES])
         if circuit is None:
             return self._drop(None, "unknown circuit")
         if data[3] == relay.RelayKind.DATA:
             return self._forward(circuit, data, source, now)
-        return self._bind(circuit, data, source, now)
+        return self._bind(circuit, data, source, now, place)
 
     def release_session(self, session_id: bytes, *, before_epoch: int | None = None) -> None:
         """Expire a session's circuits, or only those of plans older than ``before_epoch``."""
@@ -176,7 +184,7 @@ class Circuits:
         self._by_session[session_id] += 1
         return circuit
 
-    def _bind(self, circuit: Circuit, data: bytes, source: Source, now: float) -> Answer:
+    def _bind(self, circuit: Circuit, data: bytes, source: Source, now: float, place: Place) -> Answer:
         binding = relay.parse_binding(data)
         if binding is None or binding.kind is not relay.RelayKind.BIND:
             return self._drop(circuit, "malformed")
@@ -185,6 +193,8 @@ class Circuits:
             return self._drop(circuit, "wrong key")
         if binding.counter <= side.counter:
             return self._drop(circuit, "played again")
+        if not self._settle(side, place):
+            return self._drop(circuit, "too many at one address")
         if side.source is None:
             circuit.advance(CircuitEvent.SIDE_BOUND)
         side.source, side.counter = source, binding.counter
@@ -206,23 +216,41 @@ class Circuits:
             target = first.source
         else:
             return self._drop(circuit, "unbound")
-        if not self._spend(circuit, len(data), now):
+        size = len(data)
+        if circuit.tokens < size and not self._refill(circuit, size, now):
             return self._drop(circuit, "rate")
+        circuit.tokens -= size
         circuit.expires_at = now + IDLE_S
         circuit.forwarded_datagrams += 1
-        circuit.forwarded_bytes += len(data)
+        circuit.forwarded_bytes += size
         self.forwarded_datagrams += 1
-        self.forwarded_bytes += len(data)
+        self.forwarded_bytes += size
         return data, target
 
-    def _spend(self, circuit: Circuit, size: int, now: float) -> bool:
+    def _refill(self, circuit: Circuit, size: int, now: float) -> bool:
+        """Whether there is room for ``size`` bytes, with what has come in since the last time it was asked."""
         refilled = circuit.tokens + (now - circuit.refilled_at) * self.bytes_per_s
         circuit.tokens = min(self.burst_bytes, refilled)
         circuit.refilled_at = now
-        if circuit.tokens < size:
+        return circuit.tokens >= size
+
+    def _settle(self, side: Side, place: Place) -> bool:
+        """Let a side be at ``place``, if there is room for one more."""
+        if place == side.place or place is None:
+            return True
+        if self._sides_at[place] >= self.max_sides_a_place:
             return False
-        circuit.tokens -= size
+        self._sides_at[place] += 1
+        self._unsettle(side)
+        side.place = place
         return True
+
+    def _unsettle(self, side: Side) -> None:
+        if side.place is not None:
+            self._sides_at[side.place] -= 1
+            if not self._sides_at[side.place]:
+                del self._sides_at[side.place]
+            side.place = None
 
     def _drop(self, circuit: Circuit | None, why: str) -> Answer:
         self.dropped_datagrams[why] += 1
@@ -233,6 +261,8 @@ class Circuits:
     def _expire(self, circuit: Circuit) -> None:
         circuit.advance(CircuitEvent.RAN_OUT)
         del self._by_id[circuit.circuit_id]
+        for side in circuit.sides:
+            self._unsettle(side)
         session_id, epoch = circuit.owner
         del self._by_edge[session_id, epoch, frozenset(side.member for side in circuit.sides)]
         self._by_session[session_id] -= 1

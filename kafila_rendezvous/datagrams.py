@@ -111,7 +111,8 @@ class DatagramServer:
     def _relay(self, vantage: _Vantage, data: bytes, address: tuple[Any, ...], now: float) -> None:
         # A side is known by the socket it came in on as well: its NAT lets answers in from there alone, and
         # the two sides may have come over different families.
-        answer = self.circuits.receive_datagram(data, (vantage.udp, address), now)
+        place = None if data[3] == relay.RelayKind.DATA else source_network(address[0])
+        answer = self.circuits.receive_datagram(data, (vantage.udp, address), now, place)
         if answer is not None:
             out, (udp, target) = answer
             send(udp, out, target)

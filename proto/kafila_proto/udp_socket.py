@@ -17,7 +17,8 @@ import structlog
 log = structlog.get_logger()
 
 BUFFER_BYTES = 4 << 20
-_MAX_DATAGRAM_BYTES = 65535
+# Memory of this size is taken for every datagram: more than the largest that anyone here sends is waste.
+_MAX_DATAGRAM_BYTES = 9216
 
 # Linux numbers that the socket module does not name (linux/in.h, linux/in6.h). PROBE sends with "do not
 # fragment" and ignores ICMP, as RFC 8899 section 4.6.3 asks of a transport that probes its own path.

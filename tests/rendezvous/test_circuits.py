@@ -152,6 +152,23 @@ def test_a_circuit_carries_so_much_a_second_and_no_more():
     assert circuits.dropped_datagrams["rate"] == 14
 
 
+def test_so_many_sides_may_be_at_one_address():
+    circuits = Circuits(max_sides_a_place=2)
+    sides = [circuits.grant(SESSION, epoch, b"a", b"b", 0.0) for epoch in range(3)]
+
+    def bind_at(place: str, grant, counter: int) -> bool:
+        data = relay.encode_binding(relay.RelayKind.BIND, grant.circuit_id, counter, grant.key)
+        return circuits.receive_datagram(data, HERE, 0.0, place) is not None
+
+    assert [bind_at("home", side, 1) for side in sides] == [True, True, False]
+    assert circuits.dropped_datagrams == {"too many at one address": 1}
+    assert bind_at("home", sides[0], 2)  # again
+    assert bind_at("work", sides[0], 3)  # moved away
+    assert bind_at("home", sides[2], 2)
+    circuits.release_session(SESSION)
+    assert not circuits._sides_at
+
+
 def test_neither_a_session_nor_the_world_can_have_circuits_without_end():
     circuits = Circuits(max_circuits=3, max_circuits_a_session=2)
     circuits.grant(SESSION, 1, b"a", b"b", 0.0)

@@ -1,0 +1,106 @@
+"""How many datagrams the relay forwards on one core, and what one costs: `python tests/bench/relay.py`.
+
+One process is the rendezvous's UDP side, on a core of its own where there are two; this one floods a circuit with
+datagrams of 1200 bytes. The figure is the relay's processor time: on a machine that does other things too, the number
+that came through says little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import multiprocessing
+import os
+import socket
+import time
+from multiprocessing.connection import Connection
+
+import structlog
+
+from kafila_proto import relay
+from kafila_proto.udp_socket import open_udp_socket
+from kafila_rendezvous.circuits import Circuits
+from kafila_rendezvous.datagrams import serve_datagrams
+
+HOST = "127.0.0.1"
+PAYLOAD_BYTES = 1200
+CIRCUITS = 16
+
+
+def pin(core: int) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[core % len(cores)]})
+
+
+async def serve(pipe: Connection) -> None:
+    circuits = Circuits(bytes_per_s=1e12, burst_bytes=1e12)
+    server = await serve_datagrams(circuits, [HOST], 0)
+    ends = [(b"a", b"b"), (b"b", b"a")]
+    grants = [
+        [circuits.grant(b"s", e, *end, asyncio.get_running_loop().time()) for end in ends]
+        for e in range(CIRCUITS)
+    ]
+    pipe.send((server.port, [[(g.circuit_id, g.key) for g in pair] for pair in grants]))
+    while not pipe.poll():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    pipe.recv()
+    before = (time.process_time(), circuits.forwarded_datagrams)
+    while not pipe.poll():  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    pipe.send((time.process_time() - before[0], circuits.forwarded_datagrams - before[1]))
+    server.close()
+
+
+def run_server(pipe: Connection) -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    pin(0)
+    asyncio.run(serve(pipe))
+
+
+def flood(port: int, sender: socket.socket, headers: list[bytes], seconds: float) -> None:
+    sender.connect((HOST, port))
+    sender.setblocking(True)
+    datagrams = [header + bytes(PAYLOAD_BYTES) for header in headers]
+    stop = time.monotonic() + seconds
+    while time.monotonic() < stop:
+        for datagram in datagrams:
+            sender.send(datagram)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    costs = []
+    for _ in range(options.rounds):
+        ours, theirs = multiprocessing.Pipe()
+        server = multiprocessing.Process(target=run_server, args=(theirs,))
+        server.start()
+        port, grants = ours.recv()
+        pin(1)
+        sender, receiver = open_udp_socket(HOST, 0), open_udp_socket(HOST, 0)
+        for pair in grants:
+            for udp, (circuit_id, key) in zip((sender, receiver), pair, strict=True):
+                udp.sendto(relay.encode_binding(relay.RelayKind.BIND, circuit_id, 1, key), (HOST, port))
+        time.sleep(0.3)
+        ours.send("go")
+        flood(port, sender, [relay.data_header(pair[0][0]) for pair in grants], options.seconds)
+        ours.send("stop")
+        spent_s, forwarded = ours.recv()
+        server.join()
+        sender.close()
+        receiver.close()
+        costs.append(spent_s / forwarded)
+        print(
+            f"{forwarded} forwarded, {spent_s:.2f} s of the relay's core: {spent_s / forwarded * 1e6:.1f} µs each"
+        )
+    best = min(costs)
+    print(f"best: {best * 1e6:.1f} µs a datagram, {1 / best:,.0f} datagrams/s on one core")
+
+
+if __name__ == "__main__":
+    main()
