@@ -42,14 +42,14 @@ def lab():
 
 
 @pytest.fixture(scope="module")
-def fleet(lab, checkpoint, tmp_path_factory):
-    options = ["--model-dir", str(checkpoint("llama").parent), "--threads", "1", "--no-upnp"]
+def fleet(lab, smollm2, tmp_path_factory):
+    options = ["--model-dir", str(smollm2.parent), "--threads", "1", "--no-upnp"]
     with LabFleet(lab, tmp_path_factory.mktemp("f"), dict.fromkeys(FLEET, options)) as fleet:
         yield fleet
 
 
-def test_an_intercontinental_fleet_serves_over_the_paths_that_were_planned(fleet, lab, checkpoint, show):
-    status = fleet.session(FLEET, checkpoint("llama"))
+def test_an_intercontinental_fleet_serves_over_the_paths_that_were_planned(fleet, lab, smollm2, show):
+    status = fleet.session(FLEET, smollm2)
     session = status.session
     assert session.state == pb.SessionStatus.SERVING, session.reason
     plan, members = json.loads(session.plan_json), json.loads(session.fleet_json)["members"]
@@ -84,9 +84,9 @@ def test_an_intercontinental_fleet_serves_over_the_paths_that_were_planned(fleet
             break
 
 
-def test_a_member_without_udp_is_refused_with_what_to_open(fleet, lab, checkpoint):
+def test_a_member_without_udp_is_refused_with_what_to_open(fleet, lab, smollm2):
     lab.block_udp("oslo")
-    session = fleet.session(["oslo", "delhi"], checkpoint("llama")).session
+    session = fleet.session(["oslo", "delhi"], smollm2).session
     assert session.state == pb.SessionStatus.CLOSED
     assert "no UDP passes between this machine and 11.18.0.2" in session.reason
     assert "7470" in session.reason
