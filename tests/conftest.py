@@ -12,6 +12,17 @@ import pytest
 # Set before torch is imported: two workers with a pool of threads each would only get in each other's way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+SHOWN = "shown"  # the property of a test's report that holds a table for people
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            for name, text in getattr(report, "user_properties", ()):
+                if name == SHOWN and report.when == "call":
+                    terminalreporter.section(report.nodeid)
+                    terminalreporter.line(str(text))
+
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:

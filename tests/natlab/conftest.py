@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import SHOWN
 from tests.natlab.lab import why_not
 
 HERE = Path(__file__).parent
@@ -22,11 +23,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def show(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    """Print a table whether or not the test passes."""
-
-    def print_table(text: str) -> None:
-        with capsys.disabled():
-            print(f"\n{text}", flush=True)
-
-    return print_table
+def show(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """A table for the end of the run, whether or not the test passes."""
+    return lambda text: record_property(SHOWN, text)

@@ -76,7 +76,8 @@ def grid(rows: Sequence[Row]) -> str:
     cell = {(row.one[:-1], row.other[:-1]): row for row in rows}
     lines = ["dials \\ dialled " + "".join(f"{short:>12}" for short in names.values())]
     for one, short in names.items():
-        cells = (f"{cell[one, other].actual[:6]} {cell[one, other].took_s:.1f} s" for other in names)
+        rows_of_one = (cell[one, other] for other in names)
+        cells = (f"{row.actual.removesuffix('ed')} {row.took_s:.1f}" for row in rows_of_one)
         lines.append(f"{one:12}{short:>4}" + "".join(f"{text:>12}" for text in cells))
     return "\n".join(lines)
 
@@ -100,9 +101,31 @@ async def test_all_ordered_pairs_of_classes(tmp_path, show):
     show(f"{grid(rows)}\n\n{confusion(rows)}")
     assert len(rows) == len(CLASSES) ** 2
     assert [str(row) for row in rows if row.predicted != row.actual] == []
-    direct = [row for row in rows if row.actual == "direct"]
-    assert statistics.median(row.took_s - 3 * row.rtt_s for row in direct) <= 0.5
-    assert max(row.took_s for row in rows) < 4.0  # relayed, with nobody knowing beforehand
+
+
+async def test_the_time_to_an_open_edge(tmp_path, show):
+    """One pair after the other: what is measured is the network, not how many edges this machine can open at once."""
+    lab = Lab()
+    for name in ("permissive", "ordinary", "addrfilter", "restrictive"):
+        lab.add(name, name, rtt_ms=CLASSES[name][1])
+    lab.add("other", "ordinary", rtt_ms=79)
+    pairs = [("permissive", "ordinary"), ("addrfilter", "ordinary"), ("ordinary", "other")]
+    pairs += [("permissive", "restrictive"), ("addrfilter", "restrictive")]
+    rows: list[Row] = []
+    with lab, World(lab, tmp_path) as world:
+        await world.join(["other", "permissive", "addrfilter", "ordinary", "restrictive"])
+        for number, pair in enumerate(pairs, 1):
+            rows += await try_pairs(world, [pair], number)
+        expected = [("ordinary", "restrictive")]
+        (relayed,) = await world.connect(expected, epoch=len(pairs) + 1, relay_at_once=True)
+    show(
+        "\n".join(f"{row}, {row.rtt_s * 1e3:.0f} ms round trip" for row in rows)
+        + f"\nrelayed, as expected: {relayed.took_s:.2f} s"
+    )
+    assert {row.actual for row in rows} == {"direct"}
+    assert statistics.median(row.took_s - 3 * row.rtt_s for row in rows) <= 0.5
+    assert relayed.path == "relayed"
+    assert relayed.took_s <= 3.0
 
 
 def places() -> Lab:
@@ -157,18 +180,6 @@ async def test_pairs_in_places_that_classes_do_not_tell(tmp_path, show):
             rows += await try_pairs(world, pairs, number)
     show("\n".join(map(str, rows)) + f"\n\n{confusion(rows)}")
     assert [str(row) for row in rows if row.predicted != row.actual] == []
-
-
-async def test_what_the_plan_expects_to_be_relayed_is_open_within_three_seconds(tmp_path, show):
-    lab = Lab()
-    lab.add("here", "restrictive", rtt_ms=115)
-    lab.add("there", "ordinary", rtt_ms=100)
-    with lab, World(lab, tmp_path) as world:
-        await world.join(["here", "there"])
-        (outcome,) = await world.connect([("here", "there")], epoch=1, relay_at_once=True)
-    show(f"relayed, as expected, after {outcome.took_s:.2f} s at a round trip of 215 ms")
-    assert outcome.path == "relayed"
-    assert outcome.took_s <= 3.0
 
 
 @pytest.mark.parametrize("second_address", [True, False])
