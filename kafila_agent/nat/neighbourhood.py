@@ -11,7 +11,7 @@ from kafila_agent.nat.site import SiteChecks
 from kafila_proto.stun import Address
 
 _TURN_S = 0.05
-_PATIENCE_S = 4.0  # a member before us may still be finding out its addresses
+_PATIENCE_S = 60.0  # those before us may be slow to find out; nothing is planned without their reports anyway
 
 
 class Neighbourhood:
@@ -34,7 +34,7 @@ class Neighbourhood:
         self._pump()
 
     async def find_site(self) -> str:
-        """The name of our site, as soon as it is known, or after some seconds in which somebody told us nothing."""
+        """The name of our site, as soon as it is known, or after a while in which somebody told us nothing."""
         deadline = self._loop.time() + _PATIENCE_S
         while not self._checks.is_settled(now := self._loop.time()) and now < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_TURN_S)

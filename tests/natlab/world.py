@@ -36,11 +36,12 @@ class Member:
     endpoint: EdgeEndpoint
     reach: Reachability
     took_s: float
+    site: str | None = None
 
     @property
     def facts(self) -> MemberFacts:
         """What the planner is told."""
-        return MemberFacts(self.name, **{name: getattr(self.reach, name) for name in _FACTS})
+        return MemberFacts(self.name, site=self.site, **{name: getattr(self.reach, name) for name in _FACTS})
 
 
 @dataclass(frozen=True)
