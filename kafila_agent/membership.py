@@ -164,8 +164,7 @@ class Membership:
 
     def _take_update(self, update: MemberUpdate) -> None:
         self.progress[update.member] = update.progress
-        if update.progress.candidates:
-            self._neighbourhood.add_candidates(update.member, update.progress.candidates)
+        self._neighbourhood.add_candidates(update.member, update.progress.candidates)
 
     def _take_serve(self, serve: Serve) -> None:
         if serve.epoch == self.epoch and self.state is State.READY:

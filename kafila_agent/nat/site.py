@@ -57,11 +57,15 @@ class SiteChecks:
                 self._peers[peer] = _Peer(key, dials=self._own < peer)
 
     def add_candidates(self, member: bytes, candidates: Iterable[Reachable], now: float) -> None:
-        """The addresses of a member before us: check those that are on our own networks. The first time counts."""
+        """The addresses of a member before us: check those that are on our own networks. The first time counts.
+
+        No addresses means that they are not known yet.
+        """
         peer = self._peers.get(member)
-        if peer is None or peer not in self._before_us() or peer.asked_until is not None:
+        addresses = candidate_addresses(candidates)
+        if not addresses or peer is None or peer not in self._before_us() or peer.asked_until is not None:
             return
-        peer.addresses = [a for a in candidate_addresses(candidates) if self._is_on_link(a[0])]
+        peer.addresses = [a for a in addresses if self._is_on_link(a[0])]
         peer.due = [now + delay for delay in SENT_AFTER_S] if peer.addresses else []
         peer.asked_until = peer.due[-1] + WAIT_S if peer.due else now
 

@@ -11,6 +11,7 @@ Needs root, iproute2, nftables, iptables (for its NFQUEUE target alone), conntra
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -329,4 +330,5 @@ def _remove_abandoned() -> None:
     for name in _sh(["ip", "netns", "list"]).split():
         owner = name.removeprefix("kafila").partition("-")[0]
         if name.startswith("kafila") and owner.isdigit() and not Path("/proc", owner).exists():
-            _remove_namespaces([name])
+            with contextlib.suppress(RuntimeError):  # another worker is at it
+                _remove_namespaces([name])

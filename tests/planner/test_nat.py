@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kafila_planner.facts import Behaviour, MemberFacts
-from kafila_planner.nat import expected_path, judge_path
+from kafila_planner.nat import advise_path, describe_nat, expected_path, judge_path
 from kafila_planner.ring import Path
 
 EI, AD, APD = Behaviour
@@ -76,3 +76,55 @@ def test_a_punch_that_fails_is_explained_by_both_ends() -> None:
     assert reason == (
         "b shows each peer another address, and a (unmeasured) lets in only addresses and ports it has sent to"
     )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "path"),
+    [
+        ({"ipv6": True}, {"ipv6": True}, Path.DIRECT),
+        ({"ipv6": True, "ipv4": False}, {"ipv6": True}, Path.DIRECT),
+        ({"ipv6": True}, {}, Path.RELAYED),
+        ({"ipv6": True, "udp": False}, {"ipv6": True}, Path.RELAYED),
+    ],
+)
+def test_with_ipv6_on_both_sides_no_nat_is_in_the_way(
+    a: dict[str, Any], b: dict[str, Any], path: Path
+) -> None:
+    one, other = someone("a", RESTRICTIVE, **a), someone("b", RESTRICTIVE, **b)
+    assert expected_path(one, other) is expected_path(other, one) is path
+
+
+def test_no_version_of_ip_in_common_is_relayed_however_open_the_other_is() -> None:
+    six = someone("a", (None, None), ipv4=False, ipv6=True)
+    path, why = judge_path(six, someone("b", PERMISSIVE))
+    assert path is Path.RELAYED
+    assert "no version of IP in common" in why
+    assert advise_path(six, someone("b", PERMISSIVE)) == "get IPv6 for b"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "advice"),
+    [
+        (someone("a", ORDINARY), someone("b", ORDINARY), None),
+        (someone("a", RESTRICTIVE), someone("b", ORDINARY), "UPnP on the router of a or b"),
+        (someone("a", ORDINARY), someone("b", RESTRICTIVE), "UPnP on the router of b or a"),
+        (someone("a", ORDINARY, nat="x"), someone("b", ORDINARY, nat="x"), "one LAN"),
+        (someone("a", ORDINARY), someone("b", ORDINARY, udp=False), "let UDP through on b's network"),
+    ],
+)
+def test_advice_names_whose_router_it_is(a: MemberFacts, b: MemberFacts, advice: str | None) -> None:
+    said = advise_path(a, b)
+    assert said is None if advice is None else advice in (said or "")
+
+
+def test_a_nat_is_described_in_words() -> None:
+    assert describe_nat(someone("a", ORDINARY, nat="x")) == (
+        "The NAT shows every destination the same address and lets in only the host and port that were spoken to."
+    )
+    assert describe_nat(someone("a", PERMISSIVE, ipv6=True)).endswith(
+        "Over IPv6 it is seen at its own address."
+    )
+    assert describe_nat(someone("a", PERMISSIVE)).startswith("No NAT")
+    assert "unknown" in describe_nat(someone("a", (None, None)))
+    assert describe_nat(someone("a", ORDINARY, udp=False)) == "No UDP passes."
+    assert "IPv6 alone" in describe_nat(someone("a", (None, None), ipv4=False, ipv6=True))

@@ -11,6 +11,7 @@ from kafila_proto import relay, stun
 from kafila_proto.udp_socket import open_udp_socket
 from kafila_rendezvous.circuits import Circuits
 from kafila_rendezvous.datagrams import serve_datagrams
+from kafila_rendezvous.limits import Allowance
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])
@@ -37,6 +38,11 @@ class Client:
     async def receive(self) -> tuple[bytes, int]:
         data, source = await asyncio.wait_for(asyncio.get_running_loop().sock_recvfrom(self.udp, 65535), 5)
         return data, source[1]
+
+    async def until(self, holds) -> None:
+        async with asyncio.timeout(5):
+            while not holds():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
     async def ask(self, data: bytes, host: str, port: int) -> tuple[bytes, int]:
         self.udp.sendto(data, (host, port))
@@ -115,3 +121,32 @@ async def test_a_taken_port_is_named_and_nothing_stays_bound():
         with pytest.raises(OSError, match=f"port {port}"):
             await serve_datagrams(Circuits(), ["127.0.0.1"], port - 1)
         open_udp_socket("127.0.0.1", port - 1).close()
+
+
+async def test_a_second_address_answers_every_change():
+    server = await serve_datagrams(Circuits(), ["127.0.0.1"], 0, {"127.0.0.1": "127.0.0.2"})
+    client = Client("0.0.0.0")
+    try:
+        for change, host, port in (
+            (0, "127.0.0.1", server.port),
+            (stun.CHANGE_PORT, "127.0.0.1", server.port + 1),
+            (stun.CHANGE_ADDRESS, "127.0.0.2", server.port),
+            (stun.CHANGE_ADDRESS | stun.CHANGE_PORT, "127.0.0.2", server.port + 1),
+        ):
+            client.udp.sendto(stun.encode_request(change)[0], ("127.0.0.1", server.port))
+            loop = asyncio.get_running_loop()
+            data, source = await asyncio.wait_for(loop.sock_recvfrom(client.udp, 1000), 5)
+            assert source == (host, port)
+            assert stun.other_address(stun.parse_stun(data)) == ("127.0.0.2", server.port + 1)
+    finally:
+        server.close()
+        client.udp.close()
+
+
+async def test_whoever_asks_too_often_gets_no_answer(server, clients, host):
+    server.allowance = Allowance(per_s=0.001, at_once=2.0)
+    for _ in range(2):
+        await clients[0].ask(stun.encode_request()[0], host, server.port)
+    clients[0].udp.sendto(stun.encode_request()[0], (host, server.port))
+    await clients[0].until(lambda: server.refused_datagrams == 1)
+    assert server.reflected_datagrams == 2

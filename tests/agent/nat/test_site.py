@@ -73,6 +73,15 @@ def test_whoever_comes_first_waits_for_nobody_and_keeps_its_name():
     assert first.site() == before == lan.checks[B].site()
 
 
+def test_a_member_that_does_not_know_its_addresses_yet_is_waited_for():
+    lan = Lan(**hosts(A, B))
+    lan.checks[B].add_candidates(A, [], lan.now)
+    assert not lan.checks[B].is_settled(lan.now)
+    lan.tell("192.168.1.10")
+    lan.run(0.0)
+    assert lan.checks[A].site() == lan.checks[B].site()
+
+
 def test_an_address_that_does_not_answer_is_another_site():
     """Two homes with the same private network: what answers there, if anything, is not the member."""
     lan = Lan(**hosts(A, B))
