@@ -70,3 +70,11 @@ def test_answers_are_not_answered():
 @given(st.binary(max_size=100))
 def test_garbage_is_not_answered(data):
     assert reflect(data, SOURCE, ONE) is None
+
+
+@pytest.mark.parametrize("change", [None, *TWO])
+def test_nobody_is_amplified(change):
+    """A forged source gets at most two bytes for each that was sent."""
+    data, _ = stun.encode_request(change)
+    packet = 28  # of IP and UDP
+    assert len(reflect(data, SOURCE, TWO).data) + packet <= 2 * (len(data) + packet)
