@@ -77,7 +77,7 @@ class LabFleet:
     def session(self, names: Sequence[str], model: Path, **options: object) -> pb.Status:
         """One session of these members, the first its host: its status on the host once it serves or is over."""
         asked = {"model": str(model), "members": len(names), "context_tokens": 128, "concurrency": 1}
-        status = self.agent(names[0]).CreateSession(pb.CreateRequest(**asked, dtype="bfloat16", **options))
+        status = self.agent(names[0]).CreateSession(pb.CreateRequest(**asked, dtype="float32", **options))
         for name in names[1:]:
             self.agent(name).JoinSession(pb.JoinRequest(code=status.session.code))
         for status in self.agent(names[0]).WatchStatus(pb.StatusRequest(), timeout=_START_S):

@@ -10,6 +10,7 @@ import pytest
 
 from kafila_planner.ring import Path
 from kafila_proto import agent_pb2 as pb
+from tests.agent.head.models import TINY_TEMPLATE, give_tokenizer
 from tests.natlab.fleet import LabFleet
 from tests.natlab.lab import Lab
 
@@ -42,14 +43,20 @@ def lab():
 
 
 @pytest.fixture(scope="module")
-def fleet(lab, smollm2, tmp_path_factory):
-    options = ["--model-dir", str(smollm2.parent), "--threads", "1", "--no-upnp"]
+def model(checkpoint, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("models") / "tiny"
+    return give_tokenizer(checkpoint("llama"), directory, template=TINY_TEMPLATE)
+
+
+@pytest.fixture(scope="module")
+def fleet(lab, model, tmp_path_factory):
+    options = ["--model-dir", str(model.parent), "--threads", "1", "--no-upnp"]
     with LabFleet(lab, tmp_path_factory.mktemp("f"), dict.fromkeys(FLEET, options)) as fleet:
         yield fleet
 
 
-def test_an_intercontinental_fleet_serves_over_the_paths_that_were_planned(fleet, lab, smollm2, show):
-    status = fleet.session(FLEET, smollm2)
+def test_an_intercontinental_fleet_serves_over_the_paths_that_were_planned(fleet, lab, model, show):
+    status = fleet.session(FLEET, model)
     session = status.session
     assert session.state == pb.SessionStatus.SERVING, session.reason
     plan, members = json.loads(session.plan_json), json.loads(session.fleet_json)["members"]
@@ -84,9 +91,9 @@ def test_an_intercontinental_fleet_serves_over_the_paths_that_were_planned(fleet
             break
 
 
-def test_a_member_without_udp_is_refused_with_what_to_open(fleet, lab, smollm2):
+def test_a_member_without_udp_is_refused_with_what_to_open(fleet, lab, model):
     lab.block_udp("oslo")
-    session = fleet.session(["oslo", "delhi"], smollm2).session
+    session = fleet.session(["oslo", "delhi"], model).session
     assert session.state == pb.SessionStatus.CLOSED
     assert "no UDP passes between this machine and 11.18.0.2" in session.reason
     assert "7470" in session.reason
