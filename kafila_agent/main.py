@@ -48,15 +48,23 @@ def default_name() -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname().split(".")[0])[:32] or "member"
 
 
+_Rendezvous = Annotated[
+    str,
+    typer.Option(
+        envvar="KAFILA_RENDEZVOUS",
+        help="HOST:PORT, or HOST:PORT#FINGERPRINT to pin its certificate from the start.",
+    ),
+]
+_Upnp = Annotated[bool, typer.Option("--upnp/--no-upnp", help="Ask the router to let the other members in.")]
+_StunServers = Annotated[
+    list[str] | None,
+    typer.Option(help="HOST:PORT of a STUN server to tell NATs apart by, beside the rendezvous; repeatable."),
+]
+
+
 @app.command()
 def run(
-    rendezvous: Annotated[
-        str,
-        typer.Option(
-            envvar="KAFILA_RENDEZVOUS",
-            help="HOST:PORT, or HOST:PORT#FINGERPRINT to pin its certificate from the start.",
-        ),
-    ],
+    rendezvous: _Rendezvous,
     state_dir: Annotated[Path, typer.Option(envvar="KAFILA_STATE_DIR", default_factory=default_state_dir)],
     name: Annotated[str, typer.Option(envvar="KAFILA_NAME", help="What the others call this machine.")] = "",
     model_dir: Annotated[
@@ -83,15 +91,8 @@ def run(
     memory: Annotated[str, typer.Option(help="Use at most this, such as 8G; else what is free.")] = "",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0, mps.")] = "cpu",
     relay_only: Annotated[bool, typer.Option("--relay-only", help="Open no direct edge.")] = False,
-    upnp: Annotated[
-        bool, typer.Option("--upnp/--no-upnp", help="Ask the router to let the other members in.")
-    ] = True,
-    stun_server: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="HOST:PORT of a STUN server to tell NATs apart by, beside the rendezvous; repeatable."
-        ),
-    ] = None,
+    upnp: _Upnp = True,
+    stun_server: _StunServers = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     until_stdin_closes: Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)] = False,
 ) -> None:
