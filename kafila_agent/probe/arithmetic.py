@@ -9,13 +9,13 @@ import torch
 
 _ROWS = 256
 _MOST_WIDTH = 4096
-_BUDGET_S = 0.25
+_BUDGET_S = 0.1
 
 
 def measure_flops_per_s(width: int, inner_width: int, dtype: torch.dtype, device: str = "cpu") -> float:
     """FLOP/s of ``[256, width] @ [width, inner_width]``, the product that a prefill chunk spends its time in.
 
-    A median over about a quarter of a second, on the calling thread's number of threads.
+    A median over about a tenth of a second, on the calling thread's number of threads.
     """
     width, inner_width = min(width, _MOST_WIDTH), min(inner_width, _MOST_WIDTH)
     rows = torch.randn(_ROWS, width, device=device).to(dtype)

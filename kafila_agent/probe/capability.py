@@ -56,7 +56,7 @@ def measure_capability(
     device: str = "cpu",
     limit_bytes: int | None = None,
 ) -> Capability:
-    """Measure this machine for the model of ``config`` (None: one of ordinary shape). Blocks for about 2.5 s.
+    """Measure this machine for the model of ``config`` (None: one of ordinary shape). Blocks for one to two seconds.
 
     Waits while another probe runs on this machine. What fails is logged and None. Raises ModelError only for
     a dtype or a family that is not served.

@@ -36,7 +36,7 @@ _MOST_BLOCK_BYTES = 512 << 20
 _CONTEXT_TOKENS = 64
 _MANY_BLOCKS = 12
 _WARM_UP_STEPS, _LEAST_STEPS = 2, 5
-_BUDGET_S = 0.7
+_BUDGET_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def measure_step_cost(
 ) -> StepCost:
     """b, d and o of ``config``'s blocks on ``threads`` threads, in at most ``most_bytes`` of memory.
 
-    Takes about two seconds. Raises RuntimeError if the times contradict each other (the machine is too busy).
+    Takes about a second. Raises RuntimeError if the times contradict each other (the machine is too busy).
     """
     small = shrunken(config)
     config = bounded_block(config, dtype, min(_MOST_BLOCK_BYTES, most_bytes))
