@@ -22,7 +22,7 @@ from kafila_agent.ctl.exit_status import FAILURE, INTERRUPTED, NOT_FOUND, USAGE,
 from kafila_agent.ctl.follow import follow
 from kafila_agent.ctl.local_fleet import FleetError, LocalFleet
 from kafila_agent.ctl.options import AsJson, Concurrency, Context, Dtype
-from kafila_agent.ctl.render import console, measured_paths, ring_line, seconds, status_json
+from kafila_agent.ctl.render import console, measured_paths, predicted_rate, ring_line, seconds, status_json
 from kafila_proto import agent_pb2 as pb
 
 _NAMES = ("desk", "laptop", "tower", "attic", "studio", "den", "shed", "loft")
@@ -215,6 +215,9 @@ def _report(answer: dict[str, Any], status: pb.Status) -> None:
     ):
         if result[key] is not None:
             out.print(f"{label:20} {show(result[key])}", highlight=False)
+    rate = predicted_rate(status.session)
+    if rate is not None:
+        out.print(f"{'predicted tokens/s':20} {rate:.1f}", highlight=False)
     out.print("stage times, predicted → measured:", highlight=False)
     for member in result["members"]:
         predicted, measured = member["predicted_stage_s"], member["measured_stage_s"]

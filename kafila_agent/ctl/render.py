@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from kafila_planner.facts import parse_member
+from kafila_planner.facts import parse_fleet, parse_member
 from kafila_planner.nat import advise_path, describe_nat, judge_path
-from kafila_planner.ring import Path
+from kafila_planner.predict import restate
+from kafila_planner.ring import Path, RingPlan, plan_from_json
 from kafila_proto import agent_pb2 as pb
 from kafila_proto.rendezvous_pb2 import MemberState
 
@@ -94,6 +95,17 @@ def measured_paths(session: pb.SessionStatus) -> dict[tuple[str, str], tuple[str
     }
 
 
+def predicted_rate(session: pb.SessionStatus) -> float | None:
+    """Tokens/s for one user as the planner predicts them, restated with the edges' measured round trips."""
+    if not session.plan_json:
+        return None
+    plan = plan_from_json(json.loads(session.plan_json))
+    if not isinstance(plan, RingPlan):
+        return None
+    rtts_s = {pair: rtt_s for pair, (_, rtt_s) in measured_paths(session).items() if rtt_s is not None}
+    return restate(parse_fleet(json.loads(session.fleet_json)), plan, rtts_s).tokens_per_s_one_user
+
+
 def to_dict(message: Message) -> dict[str, Any]:
     """A message as plain JSON: enums by name, unset optionals null, ``x_json`` fields parsed under ``x``."""
     result: dict[str, Any] = {}
@@ -151,7 +163,9 @@ def print_status(status: pb.Status, as_json: bool, *, redraw: bool = False) -> N
     if measured.HasField("tokens_per_s"):
         share = f", network share {measured.network_share:.0%}" if measured.HasField("network_share") else ""
         ttft = f", first token after {seconds(measured.ttft_s)}" if measured.HasField("ttft_s") else ""
-        out.print(f"{measured.tokens_per_s:.1f} tokens/s{ttft}{share}", highlight=False)
+        rate = predicted_rate(session)
+        expected = "" if rate is None else f" ({rate:.1f} predicted)"
+        out.print(f"{measured.tokens_per_s:.1f} tokens/s{expected}{ttft}{share}", highlight=False)
     if status.api_url:
         out.print(f"API: {status.api_url}", highlight=False)
     sys.stdout.flush()
