@@ -18,11 +18,11 @@ from kafila_agent.control.link import RendezvousLink
 from kafila_agent.control.local import AgentError, ControlSocket, Fault
 from kafila_agent.control.pin import LinkError
 from kafila_agent.edge.endpoint import EdgeEndpoint
-from kafila_agent.entry import Entry
 from kafila_agent.identity import Identity, load_identity
 from kafila_agent.machine import Machine
 from kafila_agent.metrics import AgentMetrics, StatusCollector, serve_metrics
 from kafila_agent.nat.port_mapping import PortMapping
+from kafila_agent.session.entry import Entry
 from kafila_agent.status import build_status
 from kafila_proto import VERSION
 from kafila_proto import agent_pb2 as pb

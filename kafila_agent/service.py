@@ -8,8 +8,8 @@ from kafila_agent.api.openai_routes import SERVING, Service
 from kafila_agent.api.server import ApiServer, ApiServerError
 from kafila_agent.config import AgentConfig
 from kafila_agent.control.local import AgentError, Fault
-from kafila_agent.lifecycle import State
-from kafila_agent.membership import Membership
+from kafila_agent.session.lifecycle import State
+from kafila_agent.session.membership import Membership
 
 
 async def open_api(config: AgentConfig, membership: Callable[[], Membership | None]) -> ApiServer:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafila_agent.lifecycle import State
 from kafila_agent.machine import Machine
+from kafila_agent.session.lifecycle import State
 from kafila_proto import VERSION
 from kafila_proto import agent_pb2 as pb
 from kafila_proto.rendezvous_pb2 import MemberState, Progress, RosterEntry
 
 if TYPE_CHECKING:
-    from kafila_agent.entry import Entry
     from kafila_agent.head.measure import Measured
-    from kafila_agent.membership import Membership
+    from kafila_agent.session.entry import Entry
+    from kafila_agent.session.membership import Membership
 
 # A member's state says how far the session is, as this member knows it.
 _SESSION_STATE = {

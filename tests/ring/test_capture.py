@@ -16,7 +16,7 @@ from kafila_agent.agent import Agent
 from kafila_agent.config import AgentConfig
 from kafila_agent.edge.edge import Edge
 from kafila_agent.edge.frame import Kind, parse_frame
-from kafila_agent.lifecycle import State
+from kafila_agent.session.lifecycle import State
 from kafila_proto import agent_pb2 as pb
 from kafila_rendezvous import datagrams
 from kafila_rendezvous.server import Config, start_rendezvous
@@ -93,7 +93,7 @@ def frames(monkeypatch) -> list[bytes]:
 
 @pytest.fixture
 async def agents(streams, packets, frames, smollm2, tmp_path, monkeypatch):
-    monkeypatch.setattr("kafila_agent.hosting.make_words", lambda: WORDS)
+    monkeypatch.setattr("kafila_agent.session.hosting.make_words", lambda: WORDS)
     rendezvous = await start_rendezvous(Config(tmp_path / "rv", host="127.0.0.1", port=0, metrics_port=0))
     address = f"127.0.0.1:{rendezvous.grpc_port}#{rendezvous.certificate.fingerprint.hex()}"
     members = [

@@ -23,12 +23,12 @@ from kafila_agent.control.introduction import (
 )
 from kafila_agent.control.link import Attachment
 from kafila_agent.control.local import AgentError, Fault
-from kafila_agent.hosting import Hosting, SessionTerms
-from kafila_agent.lifecycle import State
 from kafila_agent.machine import Machine
-from kafila_agent.measuring import measure_machine, measure_network
-from kafila_agent.membership import Membership
 from kafila_agent.nat.words import describe_network
+from kafila_agent.session.hosting import Hosting, SessionTerms
+from kafila_agent.session.lifecycle import State
+from kafila_agent.session.measuring import measure_machine, measure_network
+from kafila_agent.session.membership import Membership
 from kafila_planner.facts import member_to_json, model_to_json
 from kafila_planner.objective import parse_objective
 from kafila_proto import agent_pb2 as pb

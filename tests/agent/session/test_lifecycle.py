@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from kafila_agent.lifecycle import Command, Event, IllegalEvent, Lifecycle, State
+from kafila_agent.session.lifecycle import Command, Event, IllegalEvent, Lifecycle, State
 from kafila_proto import rendezvous_pb2
 
 WAY = [

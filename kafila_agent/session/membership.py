@@ -14,12 +14,12 @@ import structlog
 from kafila_agent.control.charter import StatementError, make_report, verify_charter, verify_plan
 from kafila_agent.edge.edge import Edge, EdgeError
 from kafila_agent.edge.session import EdgeSession
-from kafila_agent.lifecycle import Command, Event, Lifecycle, State
 from kafila_agent.machine import Machine
-from kafila_agent.measuring import measure_member
 from kafila_agent.nat.neighbourhood import Neighbourhood
-from kafila_agent.seat import Seat, neighbours
-from kafila_agent.work import Work, WorkError, load_work
+from kafila_agent.session.lifecycle import Command, Event, Lifecycle, State
+from kafila_agent.session.measuring import measure_member
+from kafila_agent.session.seat import Seat, neighbours
+from kafila_agent.session.work import Work, WorkError, load_work
 from kafila_planner.ring import Path, Refusal, RingPlan, plan_from_json
 from kafila_proto.rendezvous_pb2 import (
     Candidate,
