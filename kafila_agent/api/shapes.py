@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kafila_agent.head.generation import Finished, Piece
+from kafila_agent.head.sampler import Sampled
 
 
 class Shape:
@@ -31,7 +32,7 @@ class Shape:
     def whole(self, pieces: Sequence[Piece], finished: Finished) -> dict[str, Any]:
         """The answer in one piece."""
         choice = self._whole_choice("".join(piece.text for piece in pieces))
-        choice |= self._ids([*(token for piece in pieces for token in piece.token_ids), *finished.token_ids])
+        choice |= self._ids([*(token for piece in pieces for token in piece.tokens), *finished.tokens])
         choice |= {"logprobs": None, "finish_reason": finished.reason}
         whole = {"object": self.whole_object, "choices": [choice], "usage": _usage(finished)}
         return self._head | self._prompt_ids | whole
@@ -42,11 +43,11 @@ class Shape:
 
     def piece(self, piece: Piece) -> dict[str, Any]:
         """A chunk of text."""
-        return self._chunk(self._piece_choice(piece.text) | self._ids(piece.token_ids), None)
+        return self._chunk(self._piece_choice(piece.text) | self._ids(piece.tokens), None)
 
     def closing(self, finished: Finished) -> list[dict[str, Any]]:
         """Chunks after the last text: the reason, then the usage if it was asked for."""
-        chunks = [self._chunk(self._last_choice() | self._ids(finished.token_ids), finished.reason)]
+        chunks = [self._chunk(self._last_choice() | self._ids(finished.tokens), finished.reason)]
         if self._include_usage:
             usage = {"choices": [], "usage": _usage(finished)}
             chunks.append(self._head | {"object": self.chunk_object} | usage)
@@ -58,8 +59,8 @@ class Shape:
         once, self._prompt_ids = self._prompt_ids, {}
         return self._head | once | {"object": self.chunk_object, "choices": [choice]} | usage
 
-    def _ids(self, token_ids: Iterable[int]) -> dict[str, Any]:
-        return {"token_ids": list(token_ids)} if self._with_ids else {}
+    def _ids(self, tokens: Iterable[Sampled]) -> dict[str, Any]:
+        return {"token_ids": [each.token for each in tokens]} if self._with_ids else {}
 
     def _whole_choice(self, text: str) -> dict[str, Any]:
         raise NotImplementedError

@@ -12,7 +12,7 @@ import math
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 import torch
@@ -31,7 +31,7 @@ from kafila_agent.head.generation import (
 )
 from kafila_agent.head.measure import Measured, Recent, RequestClock, Step
 from kafila_agent.head.observer import Observer
-from kafila_agent.head.sampler import Sampler, SamplingError
+from kafila_agent.head.sampler import Sampled, Sampler, SamplingError
 from kafila_agent.head.scheduler import Launch, QueueFull, Release, Scheduler
 from kafila_agent.head.sequence import Sequence, State
 from kafila_agent.head.stop import StopStrings
@@ -53,13 +53,18 @@ class _Run:
     generation: Generation
     clock: RequestClock
     launched_s: float = 0.0
-    told: int = 0  # tokens of the output that pieces have carried
+    untold: list[Sampled] = field(default_factory=list)  # tokens that no piece has carried yet
 
-    def untold(self) -> tuple[int, ...]:
+    def take(self, sampled: Sampled) -> None:
+        """One more token."""
+        self.sequence.output.append(sampled.token)
+        self.untold.append(sampled)
+
+    def tell(self) -> tuple[Sampled, ...]:
         """The tokens since the last call."""
-        ids = tuple(self.sequence.output[self.told :])
-        self.told += len(ids)
-        return ids
+        tokens = tuple(self.untold)
+        self.untold.clear()
+        return tokens
 
 
 class Engine:
@@ -117,7 +122,7 @@ class Engine:
         self._feed_ring()
         return run.generation
 
-    def sample(self, frame: Frame, logits: torch.Tensor) -> int | SamplingError | None:
+    def sample(self, frame: Frame, logits: torch.Tensor) -> Sampled | SamplingError | None:
         """The sequence's next token, from the last row of ``logits`` (float32 [rows_wanted, vocab]).
 
         Runs on the stage's thread. None if the sequence is over.
@@ -136,7 +141,7 @@ class Engine:
             return
         self._scheduler.returned(frame.sequence)
         run = self._runs.get(frame.sequence)
-        if run is not None and isinstance(result, int | SamplingError):
+        if run is not None and isinstance(result, Sampled | SamplingError):
             try:
                 self._postprocess(run, frame, result)
             except (
@@ -199,17 +204,17 @@ class Engine:
             payload=payload,
         )
 
-    def _postprocess(self, run: _Run, frame: Frame, result: int | SamplingError) -> None:
+    def _postprocess(self, run: _Run, frame: Frame, result: Sampled | SamplingError) -> None:
         """From token to text: the answer goes on, or ends and says why."""
         if isinstance(result, SamplingError):
             self._abort(run, EngineFailed(str(result)))
             return
         self._count(run, frame)
-        run.sequence.output.append(result)
-        if result in run.eos_ids:
+        run.take(result)
+        if result.token in run.eos_ids:
             self._finish_with_rest(run, "", "stop")
             return
-        piece, stopped = run.stops.push(run.detokenizer.push(result))
+        piece, stopped = run.stops.push(run.detokenizer.push(result.token))
         if stopped:
             self._finish(run, piece, "stop")
         elif len(run.sequence.output) == run.max_tokens:
@@ -227,9 +232,7 @@ class Engine:
         self._give(run, piece)
         self._drop(run)
         measures = run.clock.finish(self._clock())
-        finished = Finished(
-            reason, len(run.sequence.prompt), len(run.sequence.output), measures, run.untold()
-        )
+        finished = Finished(reason, len(run.sequence.prompt), len(run.sequence.output), measures, run.tell())
         self._recent.finish(measures)
         self._observer.on_finished(finished)
         run.generation.put(finished)
@@ -253,7 +256,7 @@ class Engine:
     def _give(self, run: _Run, piece: str) -> None:
         if not piece:
             return
-        run.generation.put(Piece(piece, run.untold()))
+        run.generation.put(Piece(piece, run.tell()))
         ttft_s = run.clock.text(self._clock())
         if ttft_s is not None:
             self._observer.on_first_token(ttft_s)
@@ -279,7 +282,7 @@ class Engine:
             max_tokens,
             frozenset() if request.ignore_eos else self.text.eos_ids,
             Sampler(request.sampling, request.prompt),
-            self.text.detokenizer(request.prompt),
+            self.text.detokenizer(request.prompt, special_tokens=request.special_tokens),
             StopStrings(request.stop),
             Generation(lambda: self._cancel(number)),
             RequestClock(self._clock()),

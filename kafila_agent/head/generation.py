@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from kafila_agent.head.measure import RequestMeasures
-from kafila_agent.head.sampler import Sampling
+from kafila_agent.head.sampler import Sampled, Sampling
 
 
 class EngineError(RuntimeError):
@@ -44,13 +44,19 @@ class ContextExceeded(EngineError):
 
 @dataclass(frozen=True)
 class Request:
-    """``max_tokens`` None: all the context leaves. ``ignore_eos``: go on past the model's own end."""
+    """``max_tokens`` None: all the context leaves. ``ignore_eos``: go on past the model's own end.
+
+    ``member``: whose machine it came from, so that each gets its fair share; empty for the head's own.
+    ``special_tokens``: leave them in the text, for whoever parses it.
+    """
 
     prompt: tuple[int, ...]
     max_tokens: int | None = None
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    member: str = ""
+    special_tokens: bool = False
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -62,21 +68,21 @@ class Piece:
     """Some text of the answer, never empty, and the tokens sampled since the piece before."""
 
     text: str
-    token_ids: tuple[int, ...] = ()
+    tokens: tuple[Sampled, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
     """The end of the answer. ``reason`` is ``stop`` or ``length``, as OpenAI's API has it.
 
-    ``token_ids``: those after the last piece, such as the model's own end.
+    ``tokens``: those after the last piece, such as the model's own end.
     """
 
     reason: str
     prompt_tokens: int
     completion_tokens: int
     measures: RequestMeasures
-    token_ids: tuple[int, ...] = ()
+    tokens: tuple[Sampled, ...] = ()
 
 
 class Generation(AsyncIterator[Piece | Finished]):

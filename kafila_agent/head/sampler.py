@@ -1,9 +1,10 @@
 """From one row of logits to one token: greedy, or drawn with the request's own random numbers.
 
-Order: penalties, bias, temperature, min-p, top-k, top-p, draw. Repetition penalty counts prompt and answer;
+Order: penalties, bias, grammar, temperature, min-p, top-k, top-p, draw. Repetition penalty counts prompt and answer;
 presence and frequency penalties count the answer only, as OpenAI's API defines them. A draw takes exactly one
 random number from the request's own generator, so it depends on the seed and the tokens so far and on nothing
-else: neither on other sequences nor on how the model is divided.
+else: neither on other sequences nor on how the model is divided. A sampler is called once for each token that is
+kept, in their order.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from transformers.generation.logits_process import (
     TopKLogitsWarper,
 )
 
+from kafila_agent.head.logprobs import Logprobs, measure_logprobs
+
 CANDIDATES = 1024
 
 
@@ -33,7 +36,10 @@ class SamplingError(RuntimeError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to choose tokens. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 leave every token in."""
+    """How to choose tokens. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 leave every token in.
+
+    ``logprobs``: of how many of the likeliest tokens, beside the one taken, the probability is told; None: of none.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -44,11 +50,20 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
 
     @property
     def greedy(self) -> bool:
         """Whether the best token is always taken."""
         return self.temperature == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A token taken, and how likely the model found it, if that was asked."""
+
+    token: int
+    logprobs: Logprobs | None = None
 
 
 class AnswerPenalties(LogitsProcessor):
@@ -95,6 +110,7 @@ class Sampler:
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
         self._greedy = sampling.greedy
+        self._logprobs = sampling.logprobs
         self._prompt = list(prompt)
         self._needs_history = _penalises(sampling)
         self._processors = _processors(sampling, len(prompt))
@@ -104,16 +120,19 @@ class Sampler:
         else:
             self._generator.manual_seed(sampling.seed)
 
-    def sample(self, logits: torch.Tensor, output: Sequence[int]) -> int:
+    def sample(self, logits: torch.Tensor, output: Sequence[int]) -> Sampled:
         """The next token, from ``logits`` (float32 [vocab]) and the ids of the answer so far.
 
         Raises SamplingError.
         """
+        scores = logits
         if self._processors:
             history = self._prompt + list(output) if self._needs_history else []
             ids: Any = torch.tensor([history], dtype=torch.long, device=logits.device)
-            logits = self._processors(ids, logits[None])[0]
-        return _best(logits) if self._greedy else _draw(logits, self._generator)
+            scores = self._processors(ids, logits[None])[0]
+        token = _best(scores) if self._greedy else _draw(scores, self._generator)
+        told = None if self._logprobs is None else measure_logprobs(logits, token, self._logprobs)
+        return Sampled(token, told)
 
 
 def _best(logits: torch.Tensor) -> int:

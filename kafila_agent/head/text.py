@@ -69,16 +69,19 @@ class Text:
             raise TextError(f"the model's chat template refuses these messages: {error}") from error
         return list(ids)
 
-    def detokenizer(self, prompt: Sequence[int]) -> Detokenizer:
-        """Turns the answer to ``prompt`` into text, token by token."""
-        return Detokenizer(self._tokenizer, prompt)
+    def detokenizer(self, prompt: Sequence[int], *, special_tokens: bool = False) -> Detokenizer:
+        """Turns the answer to ``prompt`` into text, token by token; special tokens only where they are wanted."""
+        return Detokenizer(self._tokenizer, prompt, special_tokens=special_tokens)
 
 
 class Detokenizer:
-    """Gives out whole characters only, and never a special token."""
+    """Gives out whole characters only, and unless ``special_tokens`` never a special token."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, prompt: Sequence[int]) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, prompt: Sequence[int], *, special_tokens: bool = False
+    ) -> None:
         self._backend = tokenizer.backend_tokenizer
+        self._skip = not special_tokens
         self._before = list(prompt[-_CONTEXT_IDS:])  # the last ids whose text is out
         self._held: list[int] = []  # those after them
         self._stream = self._stream_after(self._before)
@@ -112,10 +115,10 @@ class Detokenizer:
     def _stream_after(self, ids: list[int]) -> DecodeStream:
         """A stream that knows what came before, unless that ends in the middle of a character: it would repeat it."""
         whole = not self._decode(ids).endswith("\ufffd")
-        return DecodeStream(ids=list(ids) if whole else [], skip_special_tokens=True)
+        return DecodeStream(ids=list(ids) if whole else [], skip_special_tokens=self._skip)
 
     def _decode(self, ids: list[int]) -> str:
-        return self._backend.decode(ids, skip_special_tokens=True)
+        return self._backend.decode(ids, skip_special_tokens=self._skip)
 
 
 def _from_directory(path: Path, config: Mapping[str, Any]) -> Text:

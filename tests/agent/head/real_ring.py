@@ -9,6 +9,7 @@ import transformers
 
 from kafila_agent.edge.frame import Frame, parse_frame
 from kafila_agent.head.engine import Engine
+from kafila_agent.head.sampler import Sampled
 from kafila_agent.head.text import Text
 from kafila_agent.model.blocks import load_stage
 from kafila_agent.model.manifest import read_manifest
@@ -52,10 +53,10 @@ class RealRing:
         )
 
     def _sample(self, frame: Frame, logits: torch.Tensor) -> object:
-        token = self.engine.sample(frame, logits)
-        if isinstance(token, int):
-            self.tokens.setdefault(frame.sequence, []).append(token)
-        return token
+        result = self.engine.sample(frame, logits)
+        if isinstance(result, Sampled):
+            self.tokens.setdefault(frame.sequence, []).append(result.token)
+        return result
 
     async def close(self) -> None:
         for loop in self.loops:

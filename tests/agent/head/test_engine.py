@@ -34,7 +34,7 @@ def plain(prompt: tuple[int, ...], count: int, sampling: Sampling = GREEDY) -> l
     """Decoding one sequence alone, without a ring."""
     sampler, output = Sampler(sampling, prompt), []
     for _ in range(count):
-        output.append(sampler.sample(next_logits(prompt + tuple(output)), output))
+        output.append(sampler.sample(next_logits(prompt + tuple(output)), output).token)
     return output
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ def draws(sampling: Sampling, row: torch.Tensor, count: int, prompt=(0,)) -> lis
     sampler = Sampler(sampling, prompt)
     output: list[int] = []
     for _ in range(count):
-        output.append(sampler.sample(row, output))
+        output.append(sampler.sample(row, output).token)
     return output
 
 
@@ -48,7 +49,7 @@ def test_a_seed_fixes_the_answer_and_other_sequences_do_not_touch_it():
     for _ in range(50):
         other.sample(row, output)
         torch.rand(3)
-        output.append(one.sample(row, output))
+        output.append(one.sample(row, output).token)
     assert output == alone
     assert draws(Sampling(seed=43), row, 50) != alone
     assert draws(Sampling(), row, 50) != draws(Sampling(), row, 50)
@@ -129,3 +130,15 @@ def test_nor_at_the_very_ends_of_the_random_numbers(monkeypatch, number, token):
 def test_logits_that_are_not_numbers_are_an_error_and_not_a_token(temperature):
     with pytest.raises(SamplingError, match="not numbers"):
         draws(Sampling(temperature=temperature, seed=0), logits(1.0, math.nan, 2.0), 1)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0), Sampling(temperature=0.3, top_k=2, seed=1)])
+def test_logprobs_are_the_models_own_whatever_was_done_to_the_logits(sampling):
+    row = torch.log(logits(0.5, 0.3, 0.15, 0.05))
+    told = Sampler(replace(sampling, logit_bias={3: 100}, logprobs=2), (0,)).sample(row, [])
+    assert told.token == 3
+    assert told.logprobs.taken == pytest.approx(math.log(0.05))
+    assert [token for token, _ in told.logprobs.top] == [0, 1]
+    assert [each for _, each in told.logprobs.top] == pytest.approx([math.log(0.5), math.log(0.3)])
+    assert Sampler(sampling, (0,)).sample(row, []).logprobs is None
+    assert Sampler(replace(sampling, logprobs=0), (0,)).sample(row, []).logprobs.top == ()
