@@ -19,10 +19,11 @@ from rich.console import Console
 
 from kafila_agent.ctl.completions import ApiError, stream_chat
 from kafila_agent.ctl.exit_status import FAILURE, INTERRUPTED, NOT_FOUND, USAGE, fail
+from kafila_agent.ctl.figures import seconds
 from kafila_agent.ctl.follow import follow
 from kafila_agent.ctl.local_fleet import FleetError, LocalFleet
 from kafila_agent.ctl.options import AsJson, Concurrency, Context, Dtype
-from kafila_agent.ctl.render import console, measured_paths, predicted_rate, ring_line, seconds, status_json
+from kafila_agent.ctl.render import console, measured_paths, predicted_rate, ring_line, status_json
 from kafila_proto import agent_pb2 as pb
 
 _NAMES = ("desk", "laptop", "tower", "attic", "studio", "den", "shed", "loft")

@@ -1,4 +1,4 @@
-"""What people read: sizes, the plan as a table, the ring as a line, a session's status."""
+"""What people read: the ring as a line, a session's status."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from kafila_agent.ctl.figures import seconds, size
 from kafila_planner.facts import parse_fleet, parse_member
 from kafila_planner.nat import advise_path, describe_nat, judge_path
 from kafila_planner.predict import restate
@@ -23,26 +24,6 @@ if TYPE_CHECKING:
 def console(*, stderr: bool = True) -> Console:
     """Progress goes to stderr, results to stdout."""
     return Console(stderr=stderr, soft_wrap=True)
-
-
-def size(nbytes: float) -> str:
-    """Bytes in decimal units, three significant digits."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(nbytes) < 1000:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:,.3g} TB"
-
-
-def seconds(value: float | None) -> str:
-    """Seconds in the unit a person would choose."""
-    if value is None:
-        return "unknown"
-    if value < 1e-3:
-        return f"{value * 1e6:.0f} µs"
-    if value < 1:
-        return f"{value * 1e3:.3g} ms"
-    return f"{value:.3g} s"
 
 
 def ring_line(plan: dict[str, Any], paths: dict[tuple[str, str], tuple[str, float | None]]) -> str:
