@@ -125,12 +125,15 @@ class Agent:
             ) from error
 
     async def _open_api(self) -> None:
+        from kafila_agent.pace import PaceError, read_pace
         from kafila_agent.probe.device import DeviceError, check_device
         from kafila_agent.service import open_api
 
         try:
             await asyncio.to_thread(check_device, self._config.device)
-        except DeviceError as error:
+            if self._config.pace is not None:
+                read_pace(self._config.pace)
+        except (DeviceError, PaceError) as error:
             raise AgentError(Fault.INVALID, str(error)) from error
         self._api = await open_api(self._config, lambda: self.entry.membership)
         self._changed()

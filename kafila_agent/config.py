@@ -43,6 +43,7 @@ class AgentConfig:
     control_group: str | None = None  # whose members may use kafila-ctl; the user alone otherwise
     upnp: bool = True
     stun_servers: tuple[tuple[str, int], ...] = ()  # second vantage points, beside the rendezvous
+    pace: Path | None = None  # the laboratory's: see pace.py
     model_dirs: tuple[Path, ...] = field(default_factory=default_model_dirs)
 
     @property

@@ -93,6 +93,7 @@ def run(
     relay_only: Annotated[bool, typer.Option("--relay-only", help="Open no direct edge.")] = False,
     upnp: _Upnp = True,
     stun_server: _StunServers = None,
+    pace: Annotated[Path | None, typer.Option(hidden=True, help="For the laboratory: see pace.py.")] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     until_stdin_closes: Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)] = False,
 ) -> None:
@@ -115,6 +116,7 @@ def run(
         control_group=control_group or None,
         upnp=upnp,
         stun_servers=tuple(parse_address(server) for server in stun_server or ()),
+        pace=pace,
         model_dirs=tuple(model_dir) if model_dir else default_model_dirs(),
     )
     if missing := [module for module in ("torch", "transformers", "aioquic") if not _installed(module)]:

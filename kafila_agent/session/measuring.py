@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kafila_agent.config import AgentConfig
 from kafila_agent.machine import Machine
 from kafila_agent.nat.reachability import Reachability, measure_reachability
 from kafila_agent.nat.words import no_udp
@@ -16,6 +17,7 @@ from kafila_proto.rendezvous_pb2 import Candidate, ModelReference
 
 if TYPE_CHECKING:
     from kafila_agent.model.manifest import Manifest
+    from kafila_agent.probe.capability import Capability
 
 
 @dataclass(frozen=True)
@@ -73,17 +75,7 @@ async def measure_machine(
     machine: Machine, manifest: Manifest | None, dtype: str, reach: Reachability
 ) -> MemberFacts:
     """This machine's facts, those of its network from ``reach``."""
-    from kafila_agent.probe.capability import measure_capability
-
-    config = machine.config
-    capability = await asyncio.to_thread(
-        measure_capability,
-        manifest.config if manifest else None,
-        dtype,
-        config.threads,
-        device=config.device,
-        limit_bytes=config.memory_limit_bytes,
-    )
+    capability = await asyncio.to_thread(_capability, machine.config, manifest, dtype)
     return MemberFacts(
         name=machine.identity.name,
         bandwidth_bytes_per_s=capability.bandwidth_bytes_per_s,
@@ -99,6 +91,23 @@ async def measure_machine(
         udp=reach.udp,
         ipv4=reach.ipv4,
         ipv6=reach.ipv6,
+    )
+
+
+def _capability(config: AgentConfig, manifest: Manifest | None, dtype: str) -> Capability:
+    from kafila_agent.pace import read_pace
+    from kafila_agent.probe.capability import measure_capability
+    from kafila_agent.probe.room import measure_room_bytes
+
+    if config.pace is not None:
+        room = measure_room_bytes(config.device, limit_bytes=config.memory_limit_bytes)
+        return read_pace(config.pace).capability(room)
+    return measure_capability(
+        manifest.config if manifest else None,
+        dtype,
+        config.threads,
+        device=config.device,
+        limit_bytes=config.memory_limit_bytes,
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kafila_agent.config import AgentConfig
+from kafila_planner.facts import parse_model
 from kafila_planner.ring import RingPlan, Stage
 from kafila_proto.rendezvous_pb2 import Charter
 
@@ -84,6 +86,7 @@ def _load(
 ) -> Work:
     from kafila_agent.head.text import Text, TextError
     from kafila_agent.model.blocks import load_stage
+    from kafila_agent.pace import PacedExecutor, read_pace
     from kafila_agent.stage.executor import StageExecutor
 
     try:
@@ -99,7 +102,12 @@ def _load(
         device=config.device,
         on_progress=progress,
     )
-    executor = StageExecutor(
-        model, slots=charter.concurrency, context_tokens=charter.context_tokens, threads=config.threads
-    )
-    return Work(executor, text)
+    sizes = {
+        "slots": charter.concurrency,
+        "context_tokens": charter.context_tokens,
+        "threads": config.threads,
+    }
+    if config.pace is None:
+        return Work(StageExecutor(model, **sizes), text)
+    facts = parse_model(json.loads(charter.model.facts_json))
+    return Work(PacedExecutor(model, read_pace(config.pace), facts, **sizes), text)

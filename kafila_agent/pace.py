@@ -1,0 +1,111 @@
+"""A member that stands for another machine: its stages take as long as that machine's would. For the laboratory alone.
+
+`kafila-agent --pace FILE`, and nothing else, turns it on. FILE is one JSON object of Pace's fields. The probe reports
+them instead of measuring, and every stage, having really run, waits on its worker thread until the time is up that
+
+    o + n * d + max(bytes read / b, rows * bytes read / F)
+
+implies, with the head's bytes likewise. FILE is read anew for each probe and each stage that is loaded. The emulation
+holds as long as this machine computes a stage faster than the one it stands for.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import structlog
+import torch
+
+from kafila_agent.edge.frame import Frame
+from kafila_agent.model.blocks import StageModel
+from kafila_agent.probe.capability import Capability
+from kafila_agent.stage.executor import StageExecutor
+from kafila_planner.facts import ModelFacts
+
+log = structlog.get_logger()
+
+
+class PaceError(ValueError):
+    """The file names no machine that could be emulated."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The machine stood for. ``unmeasured`` names those of the figures that its probe fails to find."""
+
+    bandwidth_bytes_per_s: float
+    flops_per_s: float
+    overhead_s: float = 0.0
+    block_overhead_s: float = 0.0
+    unmeasured: tuple[str, ...] = ()
+
+    def stage_s(self, read_bytes: float, rows: int, blocks: int = 0) -> float:
+        """Seconds to read so many bytes for ``rows`` rows; a whole stage's where it has blocks."""
+        fixed_s = self.overhead_s + blocks * self.block_overhead_s if blocks else 0.0
+        return fixed_s + max(read_bytes / self.bandwidth_bytes_per_s, rows * read_bytes / self.flops_per_s)
+
+    def capability(self, memory_bytes: int | None) -> Capability:
+        """What the probe reports."""
+        known = {
+            field.name: None if field.name in self.unmeasured else getattr(self, field.name)
+            for field in fields(self)
+            if field.name != "unmeasured"
+        }
+        return Capability(**known, memory_bytes=memory_bytes)
+
+
+def read_pace(file: Path) -> Pace:
+    """The machine of a file. Raises PaceError; says loudly what this agent pretends to be."""
+    try:
+        pace = Pace(**json.loads(file.read_bytes()))
+        rates = (pace.bandwidth_bytes_per_s, pace.flops_per_s)
+        if min(rates) <= 0 or min(pace.overhead_s, pace.block_overhead_s) < 0:
+            raise ValueError("rates must be above zero and overheads not below")
+    except (OSError, TypeError, ValueError) as error:
+        raise PaceError(f"--pace {file}: {error}") from error
+    log.warning(
+        "PACED: THIS AGENT PRETENDS TO BE ANOTHER MACHINE; none of its speeds is this one's", to=str(pace)
+    )
+    return pace
+
+
+class PacedExecutor(StageExecutor):
+    """Runs each frame as any executor does, then waits until the emulated machine would be done."""
+
+    def __init__(
+        self,
+        stage: StageModel,
+        pace: Pace,
+        model: ModelFacts,
+        *,
+        slots: int,
+        context_tokens: int,
+        threads: int,
+    ) -> None:
+        super().__init__(stage, slots=slots, context_tokens=context_tokens, threads=threads)
+        self._pace = pace
+        self._read_bytes = sum(model.block_read_bytes[stage.start : stage.end])
+        self._head_read_bytes = model.head_read_bytes
+
+    def run_blocks(self, frame: Frame) -> torch.Tensor:
+        """See StageExecutor."""
+        started_s = time.monotonic()
+        hidden = super().run_blocks(frame)
+        blocks = self.stage.end - self.stage.start
+        _wait_until(started_s + self._pace.stage_s(self._read_bytes, frame.rows, blocks))
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See StageExecutor."""
+        started_s = time.monotonic()
+        logits = super().logits(hidden)
+        _wait_until(started_s + self._pace.stage_s(self._head_read_bytes, hidden.shape[0]))
+        return logits
+
+
+def _wait_until(due_s: float) -> None:
+    if (left_s := due_s - time.monotonic()) > 0:
+        time.sleep(left_s)
