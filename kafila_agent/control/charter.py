@@ -46,6 +46,7 @@ def make_charter(
     model: ModelReference,
     roster: Sequence[tuple[str, bytes]],
     objective: str = "throughput",
+    division: str = "",
 ) -> Signed:
     """The host's statement of the session. ``roster`` holds (name, fingerprint), the host's own first."""
     charter = Charter(
@@ -57,6 +58,7 @@ def make_charter(
         model=model,
         roster=[RosterEntry(name=name, fingerprint=fingerprint) for name, fingerprint in roster],
         objective=objective,
+        division=division,
     )
     return seal(host, Label.CHARTER, charter.SerializeToString())
 

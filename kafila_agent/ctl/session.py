@@ -26,6 +26,7 @@ def create(
     concurrency: Concurrency = 4,
     dtype: Dtype = "bfloat16",
     objective: Annotated[str, typer.Option(help="throughput, latency or mixed:L.")] = "throughput",
+    division: Annotated[str, typer.Option(help="planner, or for comparison uniform or memory.")] = "planner",
     as_json: AsJson = False,
     *,
     state_dir: StateDir,
@@ -38,6 +39,7 @@ def create(
         concurrency=concurrency,
         dtype=dtype,
         objective=objective,
+        division=division,
     )
     with local_agent(state_dir) as agent:
         status = agent.CreateSession(request)

@@ -32,6 +32,7 @@ from kafila_agent.session.membership import Membership
 from kafila_planner.facts import member_to_json, model_to_json
 from kafila_planner.objective import parse_objective
 from kafila_proto import agent_pb2 as pb
+from kafila_proto.fleet import check_division
 from kafila_proto.pake import SESSION_ID_BYTES
 from kafila_proto.rendezvous_pb2 import FromAgent, Leave, MemberState, ModelReference, ToAgent
 from kafila_proto.session_code import SessionCodeError, parse_session_code
@@ -71,6 +72,7 @@ class Entry:
                 request.context_tokens,
                 request.concurrency,
                 request.objective or DEFAULT_OBJECTIVE,
+                request.division,
             )
             session_id = os.urandom(SESSION_ID_BYTES)
             hosting = Hosting(self._machine, session_id, terms, attachment.rendezvous_fingerprint)
@@ -303,6 +305,7 @@ class Entry:
         dtype = self._checked_dtype(request.dtype or DTYPES[0])
         try:
             parse_objective(request.objective or DEFAULT_OBJECTIVE)
+            check_division(request.division)
         except ValueError as error:
             raise AgentError(Fault.INVALID, f"--{error}") from error
         manifest = self._manifest(request.model)

@@ -44,6 +44,7 @@ class SessionTerms:
     context_tokens: int
     concurrency: int
     objective: str
+    division: str  # empty: the planner's
 
 
 class Hosting:
@@ -164,6 +165,7 @@ class Hosting:
             model=self._terms.model,
             roster=list(self._introduction.roster.items()),
             objective=self._terms.objective,
+            division=self._terms.division,
         )
         self._charter = Charter.FromString(signed.payload)
         self._machine.post(FromAgent(charter=signed))

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from kafila_planner.division import DivisionRule
 from kafila_planner.facts import FleetError, parse_fleet, parse_member, parse_model
 from kafila_planner.objective import parse_objective
 from kafila_planner.planner import plan_ring
@@ -30,6 +31,13 @@ def check_charter_facts(charter: Charter) -> None:
         parse_objective(charter.objective or DEFAULT_OBJECTIVE)
     except ValueError as error:
         raise FleetError(f"objective: {error}") from error
+    check_division(charter.division)
+
+
+def check_division(name: str) -> None:
+    """Raise FleetError unless blocks can be divided by the rule of that name, the planner's if it is empty."""
+    if name and name not in list(DivisionRule):
+        raise FleetError(f"division: must be {', '.join(DivisionRule)}, not {name[:40]!r}")
 
 
 def check_member_json(text: str, name: str) -> None:
@@ -59,7 +67,8 @@ def compose_fleet(charter: Charter, reports: Sequence[Report]) -> dict[str, Any]
 def plan_fleet(charter: Charter, reports: Sequence[Report]) -> tuple[str, str]:
     """The fleet and its plan (or refusal), both as canonical JSON. Raises FleetError naming the field."""
     fleet = compose_fleet(charter, reports)
-    plan = plan_ring(parse_fleet(fleet), objective=charter.objective or DEFAULT_OBJECTIVE)
+    division = charter.division or DivisionRule.PLANNER
+    plan = plan_ring(parse_fleet(fleet), division=division, objective=charter.objective or DEFAULT_OBJECTIVE)
     return canonical_json(fleet), canonical_json(plan_to_json(plan))
 
 

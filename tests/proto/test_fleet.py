@@ -52,6 +52,15 @@ def test_the_plan_is_the_planners_for_that_fleet(objective):
     assert plan_fleet(charter, reports) == (fleet_json, plan_json)
 
 
+@pytest.mark.parametrize("division", ["uniform", "memory"])
+def test_blocks_are_divided_by_the_rule_that_the_charter_names(division):
+    reports = [report_of("desk", bandwidth_bytes_per_s=1e8), report_of("lap", memory_bytes=500)]
+    charter = charter_of("desk", "lap", division=division)
+    plan = json.loads(plan_fleet(charter, reports)[1])
+    assert plan["division"] == division
+    assert plan["stages"] != json.loads(plan_fleet(charter_of("desk", "lap"), reports)[1])["stages"]
+
+
 @pytest.mark.parametrize(
     ("reports", "why"),
     [
@@ -72,6 +81,7 @@ def test_what_makes_no_fleet_is_named(reports, why):
     [
         ({"concurrency": 0}, "concurrency"),
         ({"objective": "speed"}, "objective: .*speed"),
+        ({"division": "fair"}, "division: .*fair"),
         ({"model": pb.ModelReference(facts_json="{}")}, r"model\."),
     ],
 )

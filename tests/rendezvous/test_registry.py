@@ -348,6 +348,7 @@ def test_only_the_host_rules(world, agents, world_module):
         ({"roster": []}, "start with the host"),
         ({"context_tokens": 0}, "context_tokens"),
         ({"objective": "speed"}, "objective"),
+        ({"division": "fair"}, "division"),
         ({"model": pb.ModelReference(facts_json="{}")}, "model"),
         ({"model": pb.ModelReference(facts_json="[")}, "not JSON"),
     ],

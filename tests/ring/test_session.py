@@ -199,6 +199,7 @@ def test_who_leaves_is_named_to_the_others_and_all_can_start_anew(fleet, smollm2
         ({"model": "no/such/model"}, grpc.StatusCode.NOT_FOUND, ["no/such/model"]),
         ({"members": 65}, grpc.StatusCode.FAILED_PRECONDITION, ["65"]),
         ({"objective": "fastest"}, grpc.StatusCode.INVALID_ARGUMENT, ["fastest", "throughput"]),
+        ({"division": "fair"}, grpc.StatusCode.INVALID_ARGUMENT, ["fair", "uniform"]),
     ],
 )
 def test_what_cannot_be_created_is_named_and_leaves_nothing(fleet, smollm2, changes, fault, words):
