@@ -7,9 +7,7 @@ import gc
 import importlib
 import ipaddress
 from collections.abc import AsyncIterator
-from threading import Thread
 from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIServer
 
 import structlog
 
@@ -20,13 +18,14 @@ from kafila_agent.control.pin import LinkError
 from kafila_agent.edge.endpoint import EdgeEndpoint
 from kafila_agent.identity import Identity, load_identity
 from kafila_agent.machine import Machine
-from kafila_agent.metrics import AgentMetrics, StatusCollector, serve_metrics
+from kafila_agent.metrics import AgentMetrics, StatusCollector
 from kafila_agent.nat.port_mapping import PortMapping
 from kafila_agent.session.entry import Entry
 from kafila_agent.status import build_status
 from kafila_proto import VERSION
 from kafila_proto import agent_pb2 as pb
 from kafila_proto.certificate import CertificateError
+from kafila_proto.metrics_server import MetricsServer
 from kafila_proto.names import InvalidName
 from kafila_proto.rendezvous_pb2 import ToAgent
 
@@ -55,7 +54,7 @@ class Agent:
         self._entry: Entry | None = None
         self._control: ControlSocket | None = None
         self._api: ApiServer | None = None
-        self._metrics_server: tuple[WSGIServer, Thread] | None = None
+        self._metrics_server: MetricsServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._importing: asyncio.Task[None] | None = None
 
@@ -116,7 +115,7 @@ class Agent:
         await self._control.start()
         metrics.registry.register(StatusCollector(self.status, lambda: self.machine.endpoint.edges))
         try:
-            self._metrics_server = serve_metrics(metrics.registry, "127.0.0.1", config.metrics_port)
+            self._metrics_server = MetricsServer(metrics.registry, "127.0.0.1", config.metrics_port)
         except OSError as error:
             raise AgentError(
                 Fault.REFUSED,
@@ -157,10 +156,7 @@ class Agent:
         if self._control is not None:
             await self._control.close()
         if self._metrics_server is not None:
-            server, thread = self._metrics_server
-            await asyncio.to_thread(server.shutdown)
-            server.server_close()
-            thread.join()
+            await asyncio.to_thread(self._metrics_server.close)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)  # the router's port is given back
@@ -214,7 +210,7 @@ class Agent:
 
     def status(self) -> pb.Status:
         """See ControlSocket."""
-        port = self._metrics_server[0].server_port if self._metrics_server else 0
+        port = self._metrics_server.port if self._metrics_server else 0
         return build_status(
             self.machine,
             self.entry,

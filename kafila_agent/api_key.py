@@ -10,13 +10,15 @@ import os
 import stat
 from pathlib import Path
 
+from kafila_proto.local_http import is_loopback
+
 VARIABLE = "KAFILA_API_KEY"
 MIN_LENGTH = 16
 _OTHERS = stat.S_IRWXO
 
 
 class ApiKeyError(ValueError):
-    """There is a key, and it cannot be used; the message names the file or variable, never the key."""
+    """There is no key that can be used; the message names the file or variable, never the key."""
 
 
 def read_api_key(file: Path | None) -> str | None:
@@ -34,6 +36,15 @@ def read_api_key(file: Path | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not ASCII"
         raise ApiKeyError(f"{file} cannot be read as an API key: {reason}") from error
+
+
+def require_api_key(host: str, key: str | None) -> None:
+    """Raise ApiKeyError if other machines reach an API at ``host`` and it has no key."""
+    if key is None and not is_loopback(host):
+        raise ApiKeyError(
+            f"other machines reach the API at {host}: give it a key (--api-key-file, or {VARIABLE} in the"
+            " environment), or leave it at 127.0.0.1"
+        )
 
 
 def _checked(text: str, source: str) -> str:

@@ -8,18 +8,16 @@ import importlib.util
 import logging
 import os
 import re
-import signal
 import socket
 import sys
-import threading
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-import structlog
 import typer
 
-from kafila_agent.api_key import ApiKeyError, read_api_key
+from kafila_agent.api_key import ApiKeyError, read_api_key, require_api_key
 from kafila_agent.config import AgentConfig, default_model_dirs, default_state_dir
+from kafila_proto.program import configure_logs, stop_signal
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
@@ -98,7 +96,7 @@ def run(
     until_stdin_closes: Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)] = False,
 ) -> None:
     """Run this machine's agent until SIGINT or SIGTERM."""
-    configure_logs(log_level)
+    configure_logs(parse_level(log_level))
     config = AgentConfig(
         name=name or default_name(),
         state_dir=state_dir,
@@ -107,7 +105,7 @@ def run(
         udp_port=udp_port,
         api_host=api_host,
         api_port=api_port,
-        api_key=_api_key(api_key_file),
+        api_key=_api_key(api_key_file, api_host),
         metrics_port=metrics_port,
         threads=threads or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else [0]),
         memory_limit_bytes=parse_bytes(memory) if memory else None,
@@ -130,12 +128,7 @@ async def _serve(config: AgentConfig, until_stdin_closes: bool) -> int:
     from kafila_agent.agent import Agent
     from kafila_agent.control.local import AgentError
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    if until_stdin_closes:
-        threading.Thread(target=_await_end_of_stdin, args=(loop, stop), daemon=True).start()
+    stop = stop_signal(until_stdin_closes=until_stdin_closes)
     agent = Agent(config)
     try:
         await agent.start()
@@ -148,38 +141,21 @@ async def _serve(config: AgentConfig, until_stdin_closes: bool) -> int:
     return 0
 
 
-def _await_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
-    loop.call_soon_threadsafe(stop.set)
+def parse_level(text: str) -> int:
+    """A level of the log. Raises typer.BadParameter."""
+    level = logging.getLevelNamesMapping().get(text.upper())
+    if level is None:
+        raise typer.BadParameter(f"{text!r} is not one of debug, info, warning, error")
+    return level
 
 
-def configure_logs(level: str) -> None:
-    """JSON lines on stderr, or plain lines on a terminal. Prompts and codes are never logged."""
-    number = logging.getLevelNamesMapping().get(level.upper())
-    if number is None:
-        raise typer.BadParameter(f"{level!r} is not one of debug, info, warning, error")
-    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
-    if sys.stderr.isatty():
-        renderer = structlog.dev.ConsoleRenderer()
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-
-
-def _api_key(file: Path | None) -> str | None:
+def _api_key(file: Path | None, host: str) -> str | None:
     try:
-        return read_api_key(file)
+        key = read_api_key(file)
+        require_api_key(host, key)
     except ApiKeyError as error:
         _leave(str(error))
+    return key
 
 
 def _installed(module: str) -> bool:

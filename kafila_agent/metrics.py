@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from threading import Thread
 from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -145,8 +143,3 @@ class StatusCollector(Collector):
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)
-
-
-def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> tuple[WSGIServer, Thread]:
-    """Serve ``registry`` over HTTP. Raises OSError if the port is taken."""
-    return start_http_server(port, addr=host, registry=registry)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 
 
@@ -15,6 +15,7 @@ class Limits:
     members: int = 32
     sessions_per_source: int = 16
     agents_per_source: int = 64
+    greetings_per_source: int = 64  # streams that have not said Hello
     wrong_numbers_per_source: int = 10
     wrong_numbers_window_s: float = 600.0
     number_valid_s: float = 3600.0
@@ -26,16 +27,21 @@ class RecentCounts:
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
         self._events: deque[tuple[float, str]] = deque()
+        self._counts: Counter[str] = Counter()
 
     def add(self, source: str, now: float) -> None:
         """It happened for ``source``."""
         self._events.append((now, source))
+        self._counts[source] += 1
 
     def count(self, source: str, now: float) -> int:
-        """How often it did, up to ``now``."""
+        """How often it did, up to ``now``: asked at every call, so nothing is searched for it."""
         while self._events and self._events[0][0] <= now - self._window_s:
-            self._events.popleft()
-        return sum(other == source for _, other in self._events)
+            _, other = self._events.popleft()
+            self._counts[other] -= 1
+            if not self._counts[other]:
+                del self._counts[other]
+        return self._counts[source]
 
 
 class Allowance:

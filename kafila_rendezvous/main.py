@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
-import signal
-import sys
-import threading
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 import typer
 
 from kafila_proto.certificate import CertificateError
+from kafila_proto.program import configure_logs, stop_signal
 from kafila_rendezvous.server import (
     DEFAULT_HOST,
     DEFAULT_METRICS_HOST,
@@ -71,7 +67,7 @@ def serve(
     Once it serves, one line of JSON on standard output says where, with the certificate's fingerprint. A port
     of 0 is chosen by the system. Needs the TCP port, the UDP port and the UDP port after it open to members.
     """
-    _log_as_json()
+    configure_logs()
     config = Config(
         state_dir=state_dir or default_state_dir(),
         host=host,
@@ -91,15 +87,10 @@ def serve(
 
 
 async def _serve(config: Config, until_stdin_closes: bool) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_signal(until_stdin_closes=until_stdin_closes)
     server = await start_rendezvous(config)
     try:
         print(json.dumps(_where(server)), flush=True)
-        if until_stdin_closes:
-            threading.Thread(target=_await_end_of_stdin, args=(loop, stop), daemon=True).start()
         await stop.wait()
     finally:
         await server.close()
@@ -112,26 +103,6 @@ def _where(server: RendezvousServer) -> dict[str, int | str]:
         "metrics_port": server.metrics_port,
         "fingerprint": server.certificate.fingerprint.hex(),
     }
-
-
-def _await_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
-    loop.call_soon_threadsafe(stop.set)
-
-
-def _log_as_json() -> None:
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
 
 
 def main() -> None:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from socketserver import ThreadingMixIn
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kafila_proto import VERSION
+from kafila_proto.metrics_server import MetricsServer
 from kafila_rendezvous.datagrams import DatagramServer
 from kafila_rendezvous.registry import Registry
 from kafila_rendezvous.session import SessionState
-
-_POLL_S = 0.05  # how soon the server notices that it is to stop
 
 
 class RendezvousCollector(Collector):
@@ -94,36 +89,8 @@ class RendezvousCollector(Collector):
         )
 
 
-def serve_metrics(
-    registry: Registry, datagrams: DatagramServer, host: str, port: int
-) -> tuple[int, Callable[[], None]]:
-    """Serve a rendezvous's metrics over HTTP, in threads of their own; the port, and how to stop.
-
-    Raises OSError if the port cannot be had.
-    """
+def serve_metrics(registry: Registry, datagrams: DatagramServer, host: str, port: int) -> MetricsServer:
+    """Serve a rendezvous's metrics over HTTP. Raises OSError if the port cannot be had."""
     metrics = CollectorRegistry()
     metrics.register(RendezvousCollector(registry, datagrams))
-    server = (_ServerV6 if ":" in host else _Server)((host, port), _QuietHandler)
-    server.set_app(make_wsgi_app(metrics))
-    thread = threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True)
-    thread.start()
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return server.server_port, stop
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _ServerV6(_Server):
-    address_family = socket.AF_INET6
-
-
-class _QuietHandler(WSGIRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        """Scrapes are no news."""
+    return MetricsServer(metrics, host, port)

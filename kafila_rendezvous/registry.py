@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.message import Message
 
+from kafila_proto.names import printable
 from kafila_proto.pake import SESSION_ID_BYTES
 from kafila_proto.rendezvous_pb2 import (
     Admit,
@@ -76,6 +78,7 @@ class Registry:
         self._numbers: dict[str, bytes] = {}
         self._pick_number = pick_number
         self._attempts = itertools.count(1)
+        self._greeted: Counter[str] = Counter()
         self._wrong_numbers = RecentCounts(self.limits.wrong_numbers_window_s)
 
     @property
@@ -83,6 +86,21 @@ class Registry:
         """How many introductions have ended without a member."""
         open_sessions = sum(entry.introductions.failed for entry in list(self.sessions.values()))
         return self.totals.introductions_failed + open_sessions
+
+    @contextmanager
+    def greeting(self, source: str) -> Iterator[None]:
+        """While somebody has not said who they are. Raises RequestRefused if too many of that network have not."""
+        if self._greeted[source] >= self.limits.greetings_per_source:
+            raise RequestRefused(
+                "limit", f"{self.limits.greetings_per_source} streams from {source} have not said Hello"
+            )
+        self._greeted[source] += 1
+        try:
+            yield
+        finally:
+            self._greeted[source] -= 1
+            if not self._greeted[source]:
+                del self._greeted[source]
 
     def attach(self, agent: bytes, name: str, source: str) -> None:
         """An agent proved who it is. Raises RequestRefused if it, or too many of its network, are here."""
@@ -111,6 +129,8 @@ class Registry:
             rule = _RULES.get(request)
             if rule is None:
                 raise RequestRefused("invalid", f"{request} cannot come here")
+            if (size := message.ByteSize()) > (limit := _LARGEST_BYTES.get(request, 16 << 10)):
+                raise RequestRefused("limit", f"{request} of {size} bytes, at most {limit}")
             return self._settle(rule(self, agent, getattr(message, request), now))
         except RequestRefused as refusal:
             self.totals.refusals[refusal.code] += 1
@@ -219,7 +239,7 @@ class Registry:
         return commands + (self._turn_all_away(entry) if full else entry.introductions.open_next(now))
 
     def _leave(self, agent: bytes, request: Leave, now: float) -> list[Command]:
-        reason = f"left the session: {request.reason}" if request.reason else "left the session"
+        reason = f"left the session: {printable(request.reason)}" if request.reason else "left the session"
         return self._part(agent, reason, now)
 
     def _stop_admitting(self, agent: bytes, _request: object, now: float) -> list[Command]:
@@ -330,6 +350,9 @@ def _in_session(method: Callable[[Session, bytes, Any], list[Command]]) -> Rule:
 
     return rule
 
+
+# What is kept, or passed on to many, is small; other requests are smaller still.
+_LARGEST_BYTES = {"charter": 256 << 10, "report": 64 << 10, "plan": 1 << 20}
 
 Rule = Callable[[Registry, bytes, Any, float], list[Command]]
 _RULES: dict[str, Rule] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ import grpc
 import structlog
 
 from kafila_proto.certificate import KeyedCertificate, load_or_make_certificate
+from kafila_proto.metrics_server import MetricsServer
 from kafila_proto.rendezvous_pb2_grpc import add_RendezvousServicer_to_server
 from kafila_rendezvous.circuits import Circuits
 from kafila_rendezvous.datagrams import DatagramServer, serve_datagrams
@@ -41,6 +41,9 @@ _GRPC_OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.max_concurrent_streams", 8),  # an agent has one
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 30_000),  # a connection that carries no stream
 ]
 
 log = structlog.get_logger()
@@ -99,16 +102,16 @@ async def start_rendezvous(config: Config) -> RendezvousServer:
         grpc_port = _bind_grpc(server, config, certificate)
         datagrams = await _bind_datagrams(circuits, config, grpc_port)
         closing.callback(datagrams.close)
-        metrics_port, stop_metrics = _serve_metrics(config, registry, datagrams)
-        closing.push_async_callback(asyncio.to_thread, stop_metrics)
+        metrics = _serve_metrics(config, registry, datagrams)
+        closing.push_async_callback(asyncio.to_thread, metrics.close)
         service = RendezvousService(registry, circuits, certificate.fingerprint, datagrams.port, loop.time)
         add_RendezvousServicer_to_server(service, server)
         await server.start()
         closing.callback(asyncio.create_task(_tick(service)).cancel)
         closing.push_async_callback(service.close, "the rendezvous is stopping")
-        log.info("serving", grpc_port=grpc_port, udp_port=datagrams.port, metrics_port=metrics_port)
+        log.info("serving", grpc_port=grpc_port, udp_port=datagrams.port, metrics_port=metrics.port)
         return RendezvousServer(
-            grpc_port, datagrams.port, metrics_port, certificate, registry, service, closing.pop_all()
+            grpc_port, datagrams.port, metrics.port, certificate, registry, service, closing.pop_all()
         )
 
 
@@ -167,9 +170,7 @@ def _second_hosts(hosts: list[str], second_host: str) -> dict[str, str]:
     return {hosts[0]: str(second)}
 
 
-def _serve_metrics(
-    config: Config, registry: Registry, datagrams: DatagramServer
-) -> tuple[int, Callable[[], None]]:
+def _serve_metrics(config: Config, registry: Registry, datagrams: DatagramServer) -> MetricsServer:
     try:
         return serve_metrics(registry, datagrams, config.metrics_host, config.metrics_port)
     except OSError as error:

@@ -11,8 +11,7 @@ import structlog
 
 from kafila_proto import PROTOCOL, VERSION
 from kafila_proto.certificate import fingerprint
-from kafila_proto.fleet import plan_fleet
-from kafila_proto.names import InvalidName, check_name
+from kafila_proto.names import InvalidName, check_name, printable
 from kafila_proto.rendezvous_pb2 import (
     Challenge,
     CircuitGrant,
@@ -26,12 +25,13 @@ from kafila_proto.rendezvous_pb2_grpc import RendezvousServicer
 from kafila_proto.signed import Label, SignatureError, verify_signature
 from kafila_rendezvous.circuits import CircuitError, Circuits
 from kafila_rendezvous.limits import source_of
+from kafila_rendezvous.outbox import Outbox
 from kafila_rendezvous.outcome import Command, GrantCircuit, PlanFleet, RequestRefused, Send, SessionOver
+from kafila_rendezvous.planning import Planning
 from kafila_rendezvous.registry import Registry
 
 NONCE_BYTES = 32
 HELLO_S = 10.0
-OUTBOX_MESSAGES = 4096  # an agent that lets more pile up is not reading
 
 log = structlog.get_logger()
 
@@ -54,14 +54,15 @@ class RendezvousService(RendezvousServicer):
         self._own_fingerprint = own_fingerprint
         self._udp_port = udp_port
         self._clock = clock
-        self._outboxes: dict[bytes, asyncio.Queue[ToAgent | None]] = {}
-        self._planning: set[asyncio.Task[None]] = set()
+        self._outboxes: dict[bytes, Outbox] = {}
+        self._planning = Planning(self._planned, self._plan_failed)
 
     async def Attach(self, request_iterator: object, context: _Stream) -> None:  # noqa: N802
         """One agent, from its Hello to the end of its stream."""
         source = source_of(context.peer())
         try:
-            hello = await self._challenge(context)
+            with self._registry.greeting(source):
+                hello = await self._challenge(context)
             agent = fingerprint(hello.certificate)
             self._registry.attach(agent, hello.name, source)
         except RequestRefused as refusal:
@@ -71,8 +72,8 @@ class RendezvousService(RendezvousServicer):
             await context.write(ToAgent(problem=problem))
             return
         log.info("attached", member=hello.name, source=source)
-        outbox = self._outboxes[agent] = asyncio.Queue(OUTBOX_MESSAGES)
-        outbox.put_nowait(ToAgent(welcome=Welcome()))
+        outbox = self._outboxes[agent] = Outbox()
+        outbox.put(ToAgent(welcome=Welcome()))
         try:
             await self._converse(agent, outbox, context)
         finally:
@@ -88,9 +89,8 @@ class RendezvousService(RendezvousServicer):
         """End every session and every stream, once each agent has been told."""
         self._carry_out(self._registry.close_all(reason))
         for outbox in self._outboxes.values():
-            outbox.put_nowait(None)
-        for task in self._planning:
-            task.cancel()
+            outbox.finish()
+        self._planning.close()
 
     async def _challenge(self, context: _Stream) -> Hello:
         nonce = secrets.token_bytes(NONCE_BYTES)
@@ -105,7 +105,7 @@ class RendezvousService(RendezvousServicer):
         check_hello(answer.hello, nonce, self._own_fingerprint)
         return answer.hello
 
-    async def _converse(self, agent: bytes, outbox: asyncio.Queue[ToAgent | None], context: _Stream) -> None:
+    async def _converse(self, agent: bytes, outbox: Outbox, context: _Stream) -> None:
         """Read and write until either side ends."""
         halves = [
             asyncio.create_task(self._read(agent, context)),
@@ -130,14 +130,13 @@ class RendezvousService(RendezvousServicer):
                 case Send(to, message):
                     self._log(to, message)
                     self._send(to, message)
-                case PlanFleet():
-                    task = asyncio.create_task(self._plan(command))
-                    self._planning.add(task)
-                    task.add_done_callback(self._planning.discard)
+                case PlanFleet(session_id):
+                    self._planning.begin(command, self._registry.sessions[session_id].source)
                 case GrantCircuit():
                     self._grant(command)
                 case SessionOver(session_id, reason):
                     self._circuits.release_session(session_id)
+                    self._planning.forget(session_id)
                     log.info("session over", session=session_id.hex()[:8], reason=reason)
 
     def _log(self, to: bytes, message: ToAgent) -> None:
@@ -153,27 +152,15 @@ class RendezvousService(RendezvousServicer):
         outbox = self._outboxes.get(to)
         if outbox is None:
             return  # its stream ended; the registry hears of it as soon as its handler is done
-        if outbox.qsize() >= OUTBOX_MESSAGES - 1:  # the last place is for the end
+        if not outbox.put(message):
             log.warning("an agent does not read what it is sent", agent=to.hex()[:8])
-            while not outbox.empty():
-                outbox.get_nowait()
-            outbox.put_nowait(None)
-            return
-        outbox.put_nowait(message)
+            outbox.drop()
 
-    async def _plan(self, work: PlanFleet) -> None:
-        """Plan in a thread: a second's arithmetic must not hold up every relayed frame."""
-        try:
-            fleet_json, plan_json = await asyncio.to_thread(plan_fleet, work.charter, work.reports)
-        except ValueError as error:
-            self._carry_out(self._registry.plan_failed(work.session_id, work.epoch, str(error)))
-        except Exception:  # a session must not wait for ever for a planner that broke
-            log.exception("the planner failed", session=work.session_id.hex()[:8])
-            self._carry_out(
-                self._registry.plan_failed(work.session_id, work.epoch, "the planner failed: see its log")
-            )
-        else:
-            self._carry_out(self._registry.planned(work.session_id, work.epoch, fleet_json, plan_json))
+    def _planned(self, work: PlanFleet, fleet_json: str, plan_json: str) -> None:
+        self._carry_out(self._registry.planned(work.session_id, work.epoch, fleet_json, plan_json))
+
+    def _plan_failed(self, work: PlanFleet, reason: str) -> None:
+        self._carry_out(self._registry.plan_failed(work.session_id, work.epoch, reason))
 
     def _grant(self, wanted: GrantCircuit) -> None:
         """Both ends learn the circuit, so that whoever has not asked yet need not."""
@@ -194,7 +181,7 @@ def check_hello(hello: Hello, nonce: bytes, own_fingerprint: bytes) -> None:
     if hello.protocol != PROTOCOL:
         raise RequestRefused(
             "version",
-            f"this rendezvous is Kafila {VERSION} (protocol {PROTOCOL}), the agent {hello.version} (protocol"
+            f"this rendezvous is Kafila {VERSION} (protocol {PROTOCOL}), the agent {printable(hello.version)} (protocol"
             f" {hello.protocol}): install the same version on both",
         )
     try:
@@ -204,6 +191,6 @@ def check_hello(hello: Hello, nonce: bytes, own_fingerprint: bytes) -> None:
         raise RequestRefused("invalid", str(error)) from error
 
 
-async def _write(outbox: asyncio.Queue[ToAgent | None], context: _Stream) -> None:
-    while (message := await outbox.get()) is not None:
+async def _write(outbox: Outbox, context: _Stream) -> None:
+    while (message := await outbox.next()) is not None:
         await context.write(message)

@@ -15,14 +15,14 @@ what they would refuse.
 from __future__ import annotations
 
 import enum
-import json
 from dataclasses import dataclass
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from kafila_planner.facts import FleetError
-from kafila_proto.fleet import check_charter_facts, check_member_json
+from kafila_proto.fleet import check_charter_facts, check_member_json, parse_json
+from kafila_proto.names import printable
 from kafila_proto.rendezvous_pb2 import (
     JOINING,
     LEFT,
@@ -238,7 +238,8 @@ class Session:
         self._departed.add(joiner)
 
     def close(self, reason: str) -> list[Command]:
-        """End the session for everyone in it."""
+        """End the session for everyone in it. The reason may be a member's own words."""
+        reason = printable(reason)
         self._advance(SessionEvent.END)
         return [*self._tell_all(ToAgent(closed=Closed(reason=reason))), SessionOver(self.session_id, reason)]
 
@@ -311,7 +312,7 @@ def _open(signed: Signed, label: Label, author: bytes, message: _M) -> _M:
 def _refusal_reason(plan_json: str) -> str | None:
     """Why the planner refused; None for a plan."""
     try:
-        plan = json.loads(plan_json)
+        plan = parse_json(plan_json)
         return str(plan["reason"]) if "refused" in plan else None
     except (ValueError, KeyError, TypeError) as error:
         raise RequestRefused("invalid", f"the plan is not one: {error}") from error

@@ -1,8 +1,6 @@
 """What every request passes before it reaches a route: whose name it called us by, its key, and its id.
 
-A page in a browser can make requests to this machine under a name that its own server resolves to 127.0.0.1
-(DNS rebinding); the Host header gives it away. What a page of another origin sends under a right name says so in
-Origin or Sec-Fetch-Site, and is refused before it is read. There are no CORS headers either.
+A web page's request is refused before it is read (kafila_proto/local_http.py); there are no CORS headers either.
 """
 
 from __future__ import annotations
@@ -10,27 +8,27 @@ from __future__ import annotations
 import hmac
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Set
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kafila_agent.api.errors import ApiError
+from kafila_proto.local_http import called_name, is_cross_origin
 
 MAX_BODY_BYTES = 32 << 20
-LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
-_PORT = re.compile(r":\d*$")
+_LENGTH = re.compile(r"[0-9]{1,15}")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _OPEN_PATHS = ("/health", "/version")
 
 
 class Guard:
-    """ASGI, so that streams pass through it untouched. ``hosts`` are taken beside the local names; None: any."""
+    """ASGI, so that streams pass through it untouched. ``names``: what we may be called; None: anything."""
 
-    def __init__(self, app: ASGIApp, *, hosts: Iterable[str] | None = (), api_key: str | None = None) -> None:
+    def __init__(self, app: ASGIApp, *, names: Set[str] | None, api_key: str | None = None) -> None:
         self._app = app
-        self._hosts = None if hosts is None else LOCAL_NAMES | {host.lower() for host in hosts}
+        self._names = names
         self._api_key = api_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,17 +49,17 @@ class Guard:
         await (refusal.response() if refusal else self._app)(scope, receive, send_with_id)
 
     def _refusal(self, path: str, headers: Headers) -> ApiError | None:
-        host = _PORT.sub("", headers.get("host", "")).lower().removesuffix(".")
-        if self._hosts is not None and host not in self._hosts:
+        host = headers.get("host", "")
+        if self._names is not None and (name := called_name(host)) not in self._names:
             return ApiError(
-                403, f"host '{host}' is not served here; call it localhost", code="host_not_allowed"
+                403, f"host '{name}' is not served here; call it localhost", code="host_not_allowed"
             )
-        if _is_cross_origin(headers):
+        if is_cross_origin(host, headers.get("origin"), headers.get("sec-fetch-site")):
             return ApiError(403, "pages of another origin are not served here", code="origin_not_allowed")
         if self._api_key is not None and path not in _OPEN_PATHS and not self._knows_key(headers):
             return ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
+        if not _LENGTH.fullmatch(length) or int(length) > MAX_BODY_BYTES:
             return ApiError(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
         return None
 
@@ -69,12 +67,3 @@ class Guard:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         expected = (self._api_key or "").encode()
         return scheme.lower() == "bearer" and hmac.compare_digest(key.strip().encode(), expected)
-
-
-def _is_cross_origin(headers: Headers) -> bool:
-    """Whether a browser says that a page from elsewhere makes this request. Programs send neither header."""
-    origin = headers.get("origin")
-    elsewhere = origin is not None and origin.lower() not in (
-        f"{scheme}://{headers.get('host', '').lower()}" for scheme in ("http", "https")
-    )
-    return elsewhere or headers.get("sec-fetch-site", "none") not in ("none", "same-origin")

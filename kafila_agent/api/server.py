@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import socket
 from collections.abc import Iterator
 from importlib import metadata
@@ -18,6 +17,8 @@ from fastapi.responses import JSONResponse
 from kafila_agent.api.errors import add_error_handlers
 from kafila_agent.api.guard import MAX_BODY_BYTES, Guard
 from kafila_agent.api.openai_routes import SERVING, GetService, openai_router
+from kafila_agent.api_key import ApiKeyError, require_api_key
+from kafila_proto.local_http import is_loopback, names_of
 
 log = structlog.get_logger()
 
@@ -72,16 +73,14 @@ class ApiServer:
         api_key: str | None = None,
         port_option: str = "--api-port",
     ) -> None:
-        if api_key is None and not _is_loopback(host):
-            raise ApiServerError(
-                f"other machines reach the API at {host}: give it a key (--api-key-file, or KAFILA_API_KEY in"
-                " the environment), or leave it at 127.0.0.1"
-            )
+        try:
+            require_api_key(host, api_key)
+        except ApiKeyError as error:
+            raise ApiServerError(str(error)) from error
         self._host = host
         self._port = port
         self._port_option = port_option
-        hosts = [f"[{host}]" if ":" in host else host] if _is_loopback(host) else None
-        self.app = Guard(create_app(get_service), hosts=hosts, api_key=api_key)
+        self.app = Guard(create_app(get_service), names=names_of(host), api_key=api_key)
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -107,7 +106,7 @@ class ApiServer:
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listening]), name="api")
         await self._server.listening.wait()
-        if not _is_loopback(self._host):
+        if not is_loopback(self._host):
             log.warning(
                 "the API is open to other machines, unencrypted, to whoever has its key", url=self.url
             )
@@ -151,10 +150,3 @@ class _Server(uvicorn.Server):
         """Listen, and say so."""
         await super().startup(sockets)
         self.listening.set()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

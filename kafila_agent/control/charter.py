@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 
 from kafila_planner.facts import FleetError
 from kafila_proto.certificate import FINGERPRINT_BYTES
-from kafila_proto.fleet import canonical_json, compose_fleet, first_difference, plan_fleet
+from kafila_proto.fleet import canonical_json, compose_fleet, first_difference, parse_json, plan_fleet
 from kafila_proto.names import InvalidName, check_name, printable
 from kafila_proto.rendezvous_pb2 import (
     Candidate,
@@ -113,6 +113,7 @@ def countersign(
     """
     if reports_complete.epoch <= known_epoch:
         raise StatementError(f"epoch {reports_complete.epoch} is over, {known_epoch} is in force")
+    _check_full(charter)
     reports = verify_reports(reports_complete.reports, charter)
     try:
         fleet_json, plan_json = plan_fleet(charter, reports)
@@ -145,6 +146,7 @@ def verify_plan(signed: Signed, charter: Charter, own_report: Signed, known_epoc
         )
     if plan.epoch <= known_epoch:
         raise StatementError(f"the plan is of epoch {plan.epoch}, {known_epoch} is in force")
+    _check_full(charter)
     reports = verify_reports(plan.reports, charter)
     if own_report not in plan.reports:
         raise StatementError("the plan was made from another report than the one this member sent last")
@@ -197,9 +199,17 @@ def _check_roster(charter: Charter, host_fingerprint: bytes) -> None:
             )
 
 
+def _check_full(charter: Charter) -> None:
+    """The rendezvous says when everyone has reported; who is everyone it does not say."""
+    if len(charter.roster) < charter.expected_members:
+        raise StatementError(
+            f"a plan for {len(charter.roster)} members, {charter.expected_members} are expected"
+        )
+
+
 def _check_same(what: str, theirs_json: str, ours_json: str) -> None:
     try:
-        theirs = json.loads(theirs_json)
+        theirs = parse_json(theirs_json)
     except ValueError:
         raise StatementError(f"the rendezvous's {what} is not JSON") from None
     difference = first_difference(theirs, json.loads(ours_json))

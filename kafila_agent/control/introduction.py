@@ -138,12 +138,10 @@ class HostIntroduction:
 
     def renew(self, words: tuple[str, ...]) -> list[Command]:
         """Admit under new words, with a clean count; whoever is in stays in, an attempt under the old ones ends."""
-        self._words = words
-        self.failures = 0
-        broken_off = self.state is HostState.CHALLENGING
-        self._exchange, self.deadline = None, None
+        self._words, self.failures = words, 0
+        broken_off = self._break_off()
         self.state = HostState.STOPPED if self.is_full else HostState.ADMITTING
-        return [_introduce(self._attempt, Introduction.FAILED)] if broken_off else []
+        return broken_off
 
     def depart(self, member: bytes) -> str | None:
         """Strike the member with this fingerprint, which has left, off the roster; its name if it was on it.
@@ -168,8 +166,7 @@ class HostIntroduction:
         return rule(self, event, now)
 
     def _challenge(self, event: Introduction, now: float) -> list[Command]:
-        self._attempt = event.attempt
-        self._exchange = Exchange(Role.HOST, self._words)
+        self._attempt, self._exchange = event.attempt, Exchange(Role.HOST, self._words)
         self.state, self.deadline = HostState.CHALLENGING, now + ATTEMPT_S
         return [
             _introduce(
@@ -203,7 +200,7 @@ class HostIntroduction:
         self._admitted = (event.attempt, event.name)
         proof = _introduce(event.attempt, Introduction.HOST_PROOF, confirmation=confirmations.mine)
         admit = Send(FromAgent(admit=Admit(attempt=event.attempt)))
-        full = self._stop("everyone is here") if self.is_full else []
+        full = self.stop("everyone is here") if self.is_full else []
         return [proof, admit, Admitted(event.name, joiner), *full]
 
     def _check_proof(self, event: Introduction, joiner: bytes) -> Confirmations:
@@ -253,15 +250,21 @@ class HostIntroduction:
         self._settle()
         self.failures += 1
         reason = f"{self.failures} attempts with this code failed; `kafila-ctl session code` makes a new one"
-        stopped = self._stop(reason) if self.failures >= MAX_FAILURES else []
+        stopped = self.stop(reason) if self.failures >= MAX_FAILURES else []
         return [AttemptFailed(self.failures), *stopped]
 
     def _settle(self) -> None:
         self.state, self.deadline, self._exchange = HostState.ADMITTING, None, None
 
-    def _stop(self, reason: str) -> list[Command]:
+    def stop(self, reason: str) -> list[Command]:
+        """Admit nobody any more, for ``reason``. An attempt under way ends."""
+        broken_off = self._break_off()
         self.state = HostState.STOPPED
-        return [Send(FromAgent(stop_admitting=StopAdmitting())), Stopped(reason)]
+        return [*broken_off, Send(FromAgent(stop_admitting=StopAdmitting())), Stopped(reason)]
+
+    def _break_off(self) -> list[Command]:
+        under_way, self._exchange, self.deadline = self.state is HostState.CHALLENGING, None, None
+        return [_introduce(self._attempt, Introduction.FAILED)] if under_way else []
 
 
 _HostRule = Callable[[HostIntroduction, Introduction, float], list[Command]]
@@ -297,11 +300,8 @@ class JoinerIntroduction:
         if self.state is not JoinerState.IDLE:
             raise IllegalEvent(f"this agent is {self.state.name} already")
         if self._failures[code.number] >= MAX_FAILURES:
-            return [
-                Refused(
-                    f"{MAX_FAILURES} attempts with code {code.number} failed: ask the host for a new code"
-                )
-            ]
+            reason = f"{MAX_FAILURES} attempts with code {code.number} failed: ask the host for a new code"
+            return [Refused(reason)]
         self._code = code
         self.state, self.deadline = JoinerState.CALLING, now + CALL_S
         return [Send(FromAgent(join=JoinSession(number=code.number)))]

@@ -229,6 +229,7 @@ class RendezvousLink:
         self._call = RendezvousStub(self._channel).Attach()
         try:
             challenge = await self._hear("challenge")
+            challenge.version = printable(challenge.version)
             await self._call.write(FromAgent(hello=self._answer(challenge, seen)))
             await self._hear("welcome")
         except grpc.aio.AioRpcError as error:

@@ -16,10 +16,11 @@ import hashlib
 import struct
 from typing import Protocol
 
-from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+
+from kafila_proto.certificate import CertificateError, public_key
 
 NONCE_BYTES = 32
 MAX_CREDENTIAL_BYTES = 1024
@@ -74,12 +75,8 @@ def check_credential(data: bytes, fingerprint: bytes, stated: bytes) -> None:
     if hashlib.sha256(certificate).digest() != fingerprint:
         raise CredentialError("a certificate that is not this member's")
     try:
-        key = x509.load_der_x509_certificate(certificate).public_key()
-    except ValueError as error:
-        raise CredentialError("a certificate that cannot be read") from error
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise CredentialError("a key that is not ECDSA P-256")
-    try:
-        key.verify(signature, stated, ec.ECDSA(hashes.SHA256()))
+        public_key(certificate).verify(signature, stated, ec.ECDSA(hashes.SHA256()))
+    except CertificateError as error:
+        raise CredentialError(str(error)) from error
     except InvalidSignature:
         raise CredentialError("a signature that does not fit") from None

@@ -162,10 +162,10 @@ class Entry:
         if kind == "member" and message.member.progress.state == MemberState.LEFT:
             self._departed(message.member.member)
         if kind == "created" and self.hosting is not None:
-            self.hosting.opened(message.created.number)
-            self._answered()
+            self._opened(message.created.number)
         elif kind == "introduction" and self.hosting is not None:
-            self.hosting.introduce(message.introduction)
+            if self._is_forming:
+                self.hosting.introduce(message.introduction)
         elif kind == "introduction":
             self._introduce(message.introduction)
         elif kind == "reports" and self.hosting is not None:
@@ -187,15 +187,30 @@ class Entry:
         if self.membership is not None:
             self.membership.end(f"lost the rendezvous: {reason}")
 
+    @property
+    def _is_forming(self) -> bool:
+        """Once there is a plan nobody comes into the session or drops out of it: then a loss ends it."""
+        return self.membership is not None and self.membership.is_forming
+
+    def _opened(self, number: str) -> None:
+        assert self.hosting is not None
+        try:
+            self.hosting.opened(number)
+        except SessionCodeError as error:
+            assert self.membership is not None
+            self.membership.leave(f"the rendezvous gave the session no number: {error}")
+            self._answered(AgentError(Fault.REFUSED, self.membership.reason))
+        else:
+            self._answered()
+
     def _departed(self, member: bytes) -> None:
-        """Once there is a plan nobody drops out of it: then a loss ends the session."""
-        if self.hosting is not None and self.membership is not None and self.membership.is_forming:
+        if self.hosting is not None and self._is_forming:
             self.hosting.depart(member)
 
     def _countersign(self, message: ToAgent) -> None:
         assert self.hosting is not None
         assert self.membership is not None
-        if not self.membership.is_forming:
+        if not self._is_forming:
             log.warning("reports after the plan", epoch=message.reports.epoch)
             return
         try:

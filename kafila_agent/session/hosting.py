@@ -30,9 +30,13 @@ from kafila_proto.rendezvous_pb2 import (
     ModelReference,
     ReportsComplete,
 )
-from kafila_proto.session_code import SessionCode, make_words
+from kafila_proto.session_code import SessionCode, check_number, make_words
 
 log = structlog.get_logger()
+
+CODE_VALID_S = (
+    3660.0  # a little longer than the rendezvous's hour, so that it says so first where it is honest
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class Hosting:
         self._revision = 0
         self._epoch = 0  # of the last plan that was signed
         self._words = make_words()
+        self._awaits_number = False
+        self._expiry: asyncio.TimerHandle | None = None
         self._charter: Charter | None = None
         identity = machine.identity
         self._introduction = HostIntroduction(
@@ -74,12 +80,18 @@ class Hosting:
     def open(self) -> None:
         """Ask the rendezvous for a number."""
         create = CreateSession(session_id=self._session_id, expected_members=self._terms.expected_members)
+        self._awaits_number = True
         self._machine.post(FromAgent(create=create))
 
     def opened(self, number: str) -> None:
-        """The rendezvous gave the session its number: the code is complete, and the host the first of the roster."""
-        if not self._introduction.is_full:
-            self.code = str(SessionCode(number, self._words))
+        """The rendezvous gave the session its number: the code is complete, and the host the first of the roster.
+
+        Raises SessionCodeError if it is none; one that was not asked for makes no code.
+        """
+        if self._awaits_number and not self._introduction.is_full:
+            self.code = str(SessionCode(check_number(number), self._words))
+            self._expire_later()
+        self._awaits_number = False
         if self._charter is None:
             self._write_charter()
 
@@ -139,11 +151,20 @@ class Hosting:
         """The code's number leads nowhere any more."""
         self.code, self.notice = "", f"{notice}, with `kafila-ctl session code`"
 
+    def _expire_later(self) -> None:
+        """By our own clock: a rendezvous may go on leading people here for ever."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        reason = f"the code is older than {CODE_VALID_S / 60:.0f} minutes; `kafila-ctl session code` makes a new one"
+        loop = asyncio.get_running_loop()
+        self._expiry = loop.call_later(CODE_VALID_S, lambda: self._obey(self._introduction.stop(reason)))
+
     def close(self) -> None:
         """Nobody is admitted any more."""
         self.code = ""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._expiry):
+            if timer is not None:
+                timer.cancel()
 
     def _without(self, name: str) -> None:
         log.info("gone before the plan", member=name)

@@ -20,6 +20,7 @@ from kafila_agent.session.lifecycle import Command, Event, Lifecycle, State
 from kafila_agent.session.measuring import measure_member
 from kafila_agent.session.seat import Seat, neighbours
 from kafila_agent.session.work import Work, WorkError, load_work
+from kafila_planner.facts import MAX_MEMBERS
 from kafila_planner.ring import Path, Refusal, RingPlan, plan_from_json
 from kafila_proto.rendezvous_pb2 import (
     Candidate,
@@ -157,12 +158,15 @@ class Membership:
         self._step(Event.PLANNED)
 
     def _take_circuit(self, grant: CircuitGrant) -> None:
-        if grant.epoch == self.epoch:
+        if grant.epoch == self.epoch and grant.peer in self.progress:
             circuit = self._circuit(grant.peer)
             if not circuit.done():
                 circuit.set_result(grant)
 
     def _take_update(self, update: MemberUpdate) -> None:
+        roster = [entry.fingerprint for entry in self.charter.roster]
+        if update.member not in roster and (roster or len(self.progress) >= MAX_MEMBERS):
+            return  # what is said before the first charter is kept: of so many at most
         self.progress[update.member] = update.progress
         self._neighbourhood.add_candidates(update.member, update.progress.candidates)
 
@@ -331,9 +335,7 @@ class Membership:
 
     def tell(self) -> None:
         """How far this member is, to the rendezvous and so to the others."""
-        edges = [
-            EdgeState(peer=edge.fingerprint, path=edge.path, rtt_s=edge.rtt_s or 0.0) for edge in self.edges
-        ]
+        edges = [EdgeState(peer=e.fingerprint, path=e.path, rtt_s=e.rtt_s or 0.0) for e in self.edges]
         progress = Progress(
             epoch=self.epoch,
             state=MemberState.Name(self.state),

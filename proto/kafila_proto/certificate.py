@@ -25,6 +25,7 @@ FINGERPRINT_BYTES = 32
 
 _NOT_THE_OWNERS = stat.S_IRWXG | stat.S_IRWXO
 _CLOCK_SLACK = datetime.timedelta(days=1)  # a peer's clock may be behind ours
+_UNREADABLE = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
 
 
 class CertificateError(ValueError):
@@ -110,7 +111,7 @@ def public_key(certificate_der: bytes) -> ec.EllipticCurvePublicKey:
     """The P-256 key of a certificate from elsewhere. Raises CertificateError."""
     try:
         key = x509.load_der_x509_certificate(certificate_der).public_key()
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except _UNREADABLE as error:
         raise CertificateError(f"not a certificate: {error}") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
         raise CertificateError("a certificate whose key is not ECDSA P-256")
@@ -122,7 +123,7 @@ def common_name(certificate_der: bytes) -> str:
     try:
         subject = x509.load_der_x509_certificate(certificate_der).subject
         return str(subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
-    except (ValueError, IndexError, UnsupportedAlgorithm) as error:
+    except (*_UNREADABLE, IndexError) as error:
         raise CertificateError(f"a certificate without a common name: {error}") from error
 
 

@@ -77,6 +77,14 @@ def canonical_json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+def parse_json(text: str) -> Any:
+    """The value that JSON from elsewhere stands for. Raises ValueError, also where it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def first_difference(theirs: object, ours: object, at: str = "") -> str | None:
     """Where two JSON values differ first and how, as words; None if they say the same."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
@@ -98,7 +106,7 @@ def _same_value(theirs: object, ours: object) -> bool:
 
 def _parse_object(text: str, what: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError as error:
         raise FleetError(f"{what}: not JSON: {error}") from error
     if not isinstance(value, dict):

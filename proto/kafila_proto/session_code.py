@@ -43,6 +43,13 @@ def make_number() -> str:
     return f"{secrets.randbelow(10**NUMBER_DIGITS):0{NUMBER_DIGITS}}"
 
 
+def check_number(text: str) -> str:
+    """``text``, if it is the number of a code: a rendezvous gives it. Raises SessionCodeError."""
+    if not (len(text) == NUMBER_DIGITS and text.isascii() and text.isdigit()):
+        raise SessionCodeError(f"a code's number is {NUMBER_DIGITS} digits, not {text[:20]!r}")
+    return text
+
+
 def make_words() -> tuple[str, ...]:
     """The secret half of a new code."""
     return tuple(secrets.choice(word_list()) for _ in range(WORDS_IN_CODE))

@@ -96,6 +96,16 @@ def test_keys_of_other_kinds_are_refused():
     assert len(fingerprint(b"")) == 32
 
 
+@pytest.mark.parametrize("version", [1, 3, 5, 255])
+def test_a_certificate_of_a_version_that_there_is_not_is_refused(version):
+    certificate = make_certificate("x").certificate_der
+    strange = certificate.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01" + bytes([version]))
+    assert strange != certificate
+    for read in (public_key, common_name):
+        with pytest.raises(CertificateError):
+            read(strange)
+
+
 def test_a_certificate_on_another_curve_or_none_that_is_known_is_refused():
     certificate = make_certificate("x").certificate_der
     p256 = bytes.fromhex("2a8648ce3d030107")

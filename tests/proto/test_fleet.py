@@ -12,6 +12,7 @@ from kafila_proto.fleet import (
     check_member_json,
     compose_fleet,
     first_difference,
+    parse_json,
     plan_fleet,
 )
 
@@ -114,3 +115,11 @@ def test_one_text_for_one_value():
     assert canonical_json({"b": 1, "a": [1.5, None]}) == '{"a":[1.5,null],"b":1}'
     with pytest.raises(ValueError, match="not JSON compliant"):
         canonical_json({"a": float("nan")})
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "{", "\x00"])
+def test_json_that_cannot_be_read_is_one_error(text):
+    with pytest.raises(ValueError):  # noqa: PT011
+        parse_json(text)
+    with pytest.raises(FleetError, match="not JSON"):
+        check_member_json(text, "desk")

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from kafila_proto import rendezvous_pb2 as pb
+from kafila_proto.names import MAX_SHOWN_LENGTH
 from kafila_rendezvous.introduction import ATTEMPT_S
 from kafila_rendezvous.limits import Limits
 from kafila_rendezvous.outcome import RequestRefused
@@ -477,3 +478,27 @@ def test_a_number_in_use_is_not_given_twice(world_module, agents):
         world.attach(agent)
     assert world.create(agents[0], 2) == "000001"
     assert world.create(agents[1], 2, b"t" * 16) == "000002"
+
+
+@pytest.mark.parametrize(
+    ("fields", "allowed"),
+    [
+        ({"progress": pb.Progress(state=pb.PROBING, detail="x" * (16 << 10))}, "16384"),
+        ({"report": pb.Signed(payload=bytes(64 << 10))}, "65536"),
+        ({"charter": pb.Signed(payload=bytes(256 << 10))}, "262144"),
+        ({"introduction": pb.Introduction(certificate=bytes(16 << 10))}, "16384"),
+    ],
+)
+def test_what_is_kept_or_passed_on_has_a_size(world, agents, fields, allowed):
+    world.create(agents[0], 2)
+    world.say(agents[0], **fields)
+    assert world.problem(agents[0]).code == "limit"
+    assert allowed in world.problem(agents[0]).detail
+
+
+def test_a_reason_is_one_line_of_bounded_length(world, agents):
+    world.form(*agents[:2])
+    world.say(agents[1], leave=pb.Leave(reason="x" * 10_000 + "\n"))
+    (closed,) = world.heard(agents[0], "closed")
+    assert closed.reason.startswith("lap left the session: xxx")
+    assert len(closed.reason) == MAX_SHOWN_LENGTH

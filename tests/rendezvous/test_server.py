@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import urllib.request
 
@@ -20,9 +21,12 @@ from kafila_proto.certificate import common_name
 from kafila_proto.rendezvous_pb2_grpc import RendezvousStub
 from kafila_proto.session_code import SessionCode
 from kafila_proto.signed import Label
+from kafila_rendezvous.outbox import MAX_BYTES
 from kafila_rendezvous.outcome import RequestRefused
 from kafila_rendezvous.server import Config, PortInUse, start_rendezvous
 from kafila_rendezvous.service import check_hello
+
+VERSION_3, VERSION_6 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05"
 
 
 async def plan_session(members) -> None:
@@ -191,6 +195,7 @@ def test_a_hello_proves_who_says_it_to_this_rendezvous_now(tmp_path):
         hello_of(desk, nonce, b"e" * 32),  # passed on by another rendezvous
         hello_of(desk, nonce, pin, certificate=other.certificate_der),
         hello_of(desk, nonce, pin, certificate=b""),
+        hello_of(desk, nonce, pin, certificate=desk.certificate_der.replace(VERSION_3, VERSION_6)),
         hello_of(desk, nonce, pin, signature=desk.sign(Label.REPORT, nonce + pin)),
         hello_of(desk, nonce, pin, name="not a name"),
     ):
@@ -227,7 +232,7 @@ async def test_the_first_message_must_be_hello(rendezvous):
 
 
 async def test_who_does_not_read_is_dropped_and_the_others_are_told(session, rendezvous, monkeypatch):
-    monkeypatch.setattr("kafila_rendezvous.service.OUTBOX_MESSAGES", 8)
+    monkeypatch.setattr("kafila_rendezvous.outbox.MAX_MESSAGES", 8)
     desk, lap = await session("desk", "lap")
     await plan_session([desk, lap])
     service = rendezvous.service
@@ -235,6 +240,32 @@ async def test_who_does_not_read_is_dropped_and_the_others_are_told(session, ren
         service._send(lap.identity.fingerprint, pb.ToAgent(serve=pb.Serve(epoch=9)))
     closed = await desk.expect("closed", skip=("member", "Send", "Stopped"))
     assert closed.reason == "lap lost its connection to the rendezvous"
+
+
+async def test_who_does_not_read_takes_up_little_memory(session, rendezvous):
+    """Two that are one stranger's: one talks, as much as it may at a time, the other does not listen."""
+    desk, lap = await session("desk", "lap")
+    outbox = rendezvous.service._outboxes[lap.identity.fingerprint]
+    said = pb.FromAgent(progress=pb.Progress(state=pb.PROBING, detail="x" * 16_000))
+    for _ in range(1000):  # without yielding, as to one whose window is full
+        commands = rendezvous.registry.receive(desk.identity.fingerprint, said, 0.0)
+        rendezvous.service._carry_out(commands)
+        assert outbox._bytes <= MAX_BYTES + said.ByteSize()
+    assert outbox._waiting.qsize() < 1000
+
+
+async def test_strangers_that_say_nothing_leave_room_for_the_others(rendezvous, make_party, monkeypatch):
+    limits = dataclasses.replace(rendezvous.registry.limits, greetings_per_source=3)
+    monkeypatch.setattr(rendezvous.registry, "limits", limits)
+    silent = [await raw_stream(rendezvous) for _ in range(3)]
+    with pytest.raises(LinkRefused, match=r"3 streams from 127\.0\.0\.1 have not said Hello"):
+        await make_party("desk")
+    assert rendezvous.registry.attached == {}
+    for channel, _ in silent:
+        await channel.close()
+    while rendezvous.registry._greeted:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await make_party("lap")
 
 
 async def test_a_rendezvous_that_stops_says_so(session, rendezvous):
@@ -300,6 +331,14 @@ async def test_what_a_member_says_cannot_drive_the_others_terminals(session):
     await lap.send(leave=pb.Leave(reason="\x1b[2Jbye\n"))
     closed = await desk.expect("closed", skip=("member", "Send", "Stopped"))
     assert closed.reason == "lap left the session:  [2Jbye "
+
+
+async def test_what_the_rendezvous_says_of_itself_cannot_drive_a_terminal(make_party, monkeypatch):
+    monkeypatch.setattr("kafila_rendezvous.service.PROTOCOL", 9)
+    monkeypatch.setattr("kafila_rendezvous.service.VERSION", "9\x1b]0;owned\x07")
+    with pytest.raises(LinkRefused, match="protocol 9") as refused:
+        await make_party("desk")
+    assert str(refused.value).isprintable()
 
 
 async def test_logs_tell_what_happened_and_no_code(make_party):

@@ -189,6 +189,26 @@ def test_a_rounding_of_another_machine_is_no_lie():
         countersign(complete(plan_json=json.dumps(plan)), CHARTER, DESK)
 
 
+def test_a_plan_without_everyone_is_neither_signed_nor_believed():
+    """The rendezvous says that all have reported, where some have not come yet."""
+    some = pb.Charter()
+    some.CopyFrom(CHARTER)
+    del some.roster[2:]
+    fleet_json, plan_json = plan_fleet(some, verify_reports(REPORTS[:2], some))
+    early = pb.ReportsComplete(epoch=1, reports=REPORTS[:2], fleet_json=fleet_json, plan_json=plan_json)
+    with pytest.raises(StatementError, match="2 members, 3 are expected"):
+        countersign(early, some, DESK)
+    plan = pb.Plan(session_id=SESSION_ID, epoch=1, charter_revision=some.revision, reports=REPORTS[:2])
+    plan.fleet_json, plan.plan_json = fleet_json, plan_json
+    with pytest.raises(StatementError, match="2 members, 3 are expected"):
+        verify_plan(seal(DESK, Label.PLAN, plan.SerializeToString()), some, REPORTS[1], 0)
+
+
+def test_json_that_is_nested_beyond_reason_is_a_statement_like_any_other():
+    with pytest.raises(StatementError, match="not JSON"):
+        countersign(complete(plan_json="[" * 100_000), CHARTER, DESK)
+
+
 def test_a_stale_epoch_is_neither_signed_nor_believed():
     with pytest.raises(StatementError, match="epoch 1 is over, 1 is in force"):
         countersign(complete(epoch=1), CHARTER, DESK, known_epoch=1)
