@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
 import ipaddress
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -34,15 +34,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# What a session will need and takes seconds to import: done while nobody waits for it yet.
-_HEAVY_MODULES = (
-    "kafila_agent.service",
-    "kafila_agent.model.blocks",
-    "kafila_agent.stage.loop",
-    "kafila_agent.head.engine",
-    "kafila_agent.probe.capability",
-)
-
 
 class Agent:
     """Start it, and it serves ``kafila-ctl`` until closed."""
@@ -55,8 +46,8 @@ class Agent:
         self._control: ControlSocket | None = None
         self._api: ApiServer | None = None
         self._metrics_server: MetricsServer | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._importing: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._importing: asyncio.Task[ModuleType] | None = None
 
     @property
     def machine(self) -> Machine:
@@ -92,7 +83,10 @@ class Agent:
         link.on_lost = self._lost
         link.on_attached = lambda attachment: self._changed()
         await self._open_local(metrics)
-        self._importing = asyncio.create_task(asyncio.to_thread(_import_heavy))
+        # What a session needs is imported while nobody waits for it yet.
+        self._importing = asyncio.create_task(
+            asyncio.to_thread(importlib.import_module, "kafila_agent.imports")
+        )
         self._tasks = [self._importing, asyncio.create_task(self._machine.carry_out_posts())]
         if port_mapping is not None:
             self._tasks.append(asyncio.create_task(port_mapping.keep()))
@@ -232,11 +226,3 @@ def _port_mapping(config: AgentConfig, endpoint: EdgeEndpoint) -> PortMapping | 
     if not config.upnp or config.relay_only or ipaddress.ip_address(host).is_loopback:
         return None
     return PortMapping(port)
-
-
-def _import_heavy() -> None:
-    """Import what lives as long as the program, with the collector off (main.py); then leave it out of its rounds."""
-    for name in _HEAVY_MODULES:
-        importlib.import_module(name)
-    gc.freeze()
-    gc.enable()

@@ -123,8 +123,7 @@ def run(
 
 
 async def _serve(config: AgentConfig, until_stdin_closes: bool) -> int:
-    # A tenth of the imports' time would go into looking for garbage where there is none; agent.py turns it on again.
-    gc.disable()
+    gc.disable()  # until everything is imported (imports.py)
     from kafila_agent.agent import Agent
     from kafila_agent.control.local import AgentError
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import grpc
 
@@ -36,7 +39,10 @@ class LocalFleet:
         self.names = list(agents)
         self._args = agents
         self._directory = tempfile.TemporaryDirectory(prefix="kafila-")
-        self._processes: dict[str, subprocess.Popen] = {}
+        # What libraries leave in the temporary directory goes with ours.
+        self._environment = os.environ | {"TMPDIR": self._directory.name}
+        self._programs: dict[str, subprocess.Popen[str]] = {}
+        self._pids: dict[str, int] = {}  # of the agents that run
         self._channels: dict[str, grpc.Channel] = {}
 
     def __enter__(self) -> LocalFleet:
@@ -61,7 +67,7 @@ class LocalFleet:
 
     def pid(self, name: str) -> int:
         """Process id of an agent, or of ``rendezvous``."""
-        return self._processes[name].pid
+        return self._programs[name].pid if name in self._programs else self._pids[name]
 
     def log(self, name: str) -> Path:
         """Standard error of an agent, or of ``rendezvous``."""
@@ -69,57 +75,67 @@ class LocalFleet:
 
     def check(self) -> None:
         """Raise FleetError if a process has ended."""
-        for name, process in self._processes.items():
-            if process.poll() is not None:
-                raise FleetError(f"{name} ended with status {process.returncode}\n{self._log_tail(name)}")
+        for name, program in self._programs.items():
+            if (status := program.poll()) is not None:
+                raise FleetError(f"{name} ended with status {status}\n{self._log_tail(name)}")
+        stdout = self._programs["agents"].stdout
+        if stdout and self._pids and select.select([stdout], [], [], 0)[0]:
+            for name, status in self._answer("agents").items():
+                del self._pids[name]
+                raise FleetError(f"{name} ended with status {status}\n{self._log_tail(name)}")
 
     def _start(self) -> None:
-        ports = json.loads(self._start_rendezvous())
+        self._spawn("agents", "kafila_agent.ctl.local_agents")  # imports while the rendezvous starts
+        self._spawn(
+            "rendezvous",
+            "kafila_rendezvous.main",
+            *("--until-stdin-closes", "--host", "127.0.0.1", "--port", "0", "--metrics-port", "0"),
+            *("--state-dir", str(self.directory / "rv")),
+        )
+        ports = self._answer("rendezvous")
         address = f"127.0.0.1:{ports['grpc_port']}#{ports['fingerprint']}"
+        # One letter a directory: a Unix socket's path may hold 107 bytes, and TMPDIR may be long already.
+        state_dirs = {name: self.directory / f"a{index}" for index, name in enumerate(self.names)}
+        agents = {
+            name: {"log": str(self.log(name)), "arguments": self._arguments(name, state_dirs[name], address)}
+            for name in self.names
+        }
+        print(json.dumps(agents), file=self._programs["agents"].stdin, flush=True)
+        self._pids = self._answer("agents")
         for name in self.names:
-            # One letter a directory: a Unix socket's path may hold 107 bytes, and TMPDIR may be long already.
-            state_dir = self.directory / f"a{self.names.index(name)}"
-            self._spawn(
-                name,
-                "kafila_agent.main",
-                *("--name", name, "--state-dir", str(state_dir), "--rendezvous", address),
-                *("--udp-host", "127.0.0.1", "--api-port", "0", "--metrics-port", "0"),
-                *self._args[name],
-            )
             self._channels[name] = grpc.insecure_channel(
-                f"unix:{state_dir / 'control.sock'}",
+                f"unix:{state_dirs[name] / 'control.sock'}",
                 options=[("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 200)],
             )
         for name in self.names:
             self._await_attached(name)
 
-    def _start_rendezvous(self) -> str:
-        process = self._spawn(
-            "rendezvous",
-            "kafila_rendezvous.main",
-            *("--host", "127.0.0.1", "--port", "0", "--metrics-port", "0"),
-            *("--state-dir", str(self.directory / "rv")),
-            stdout=subprocess.PIPE,
-        )
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise FleetError(f"the rendezvous did not start\n{self._log_tail('rendezvous')}")
-        return line.decode()
+    def _arguments(self, name: str, state_dir: Path, rendezvous: str) -> list[str]:
+        return [
+            *("--name", name, "--state-dir", str(state_dir), "--rendezvous", rendezvous),
+            *("--udp-host", "127.0.0.1", "--api-port", "0", "--metrics-port", "0"),
+            *self._args[name],
+        ]
 
-    def _spawn(
-        self, name: str, module: str, *args: str, stdout: int = subprocess.DEVNULL
-    ) -> subprocess.Popen:
+    def _spawn(self, name: str, module: str, *args: str) -> None:
         with self.log(name).open("wb") as log:
-            self._processes[name] = subprocess.Popen(
-                [sys.executable, "-m", module, "--until-stdin-closes", *args],
+            self._programs[name] = subprocess.Popen(
+                [sys.executable, "-m", module, *args],
                 stdin=subprocess.PIPE,
-                stdout=stdout,
+                stdout=subprocess.PIPE,
                 stderr=log,
+                text=True,
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which ends them in order
-                env=os.environ | {"TMPDIR": str(self.directory)},  # what libraries leave there goes with it
+                env=self._environment,
             )
-        return self._processes[name]
+
+    def _answer(self, name: str) -> dict[str, Any]:
+        """The next line of a program's standard output."""
+        stdout = self._programs[name].stdout
+        assert stdout is not None
+        if not (line := stdout.readline()):
+            raise FleetError(f"{name}: no start\n{self._log_tail(name)}")
+        return dict(json.loads(line))
 
     def _await_attached(self, name: str) -> None:
         deadline = time.monotonic() + _START_S
@@ -143,19 +159,27 @@ class LocalFleet:
         try:
             for channel in self._channels.values():
                 channel.close()
-            for name in [*self.names, "rendezvous"]:
-                if process := self._processes.get(name):
-                    process.terminate()
-            deadline = time.monotonic() + _STOP_S
-            for process in self._processes.values():
-                try:
-                    process.wait(max(0.0, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-                for pipe in (process.stdin, process.stdout):
-                    if pipe is not None:
-                        pipe.close()
+            for name in ("agents", "rendezvous"):
+                self._stop(name)
             self._directory.cleanup()
         finally:
             signal.signal(signal.SIGINT, previous)
+
+    def _stop(self, name: str) -> None:
+        """End a program; that of the agents ends when they have."""
+        program = self._programs.get(name)
+        if program is None:
+            return
+        pids = list(self._pids.values()) if name == "agents" and self._pids else [program.pid]
+        try:
+            _signal(pids, signal.SIGTERM)
+            program.communicate(timeout=_STOP_S)
+        except subprocess.TimeoutExpired:
+            _signal(pids, signal.SIGKILL)
+            program.communicate()
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
