@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from kafila_agent.kernels.linear import use_kernels
 from kafila_agent.model.errors import ModelError
 from kafila_agent.model.families import FAMILIES, Family, causal_lm_class
 from kafila_agent.model.kv import BlockKv, narrow
@@ -45,6 +46,7 @@ class StageModel:
         self.start, self.end, self.is_head = start, end, is_head
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
+        use_kernels(model)
         base = model.base_model
         self._embed_tokens = base.embed_tokens
         self._embedding_scale = 1.0

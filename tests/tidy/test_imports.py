@@ -21,6 +21,7 @@ WALLS = [
     ("kafila_agent/control", TORCH | QUIC | WEB),
     ("kafila_agent/edge", TORCH | WEB),
     ("kafila_agent/nat", TORCH | WEB),
+    ("kafila_agent/kernels", QUIC | WEB | {"grpc", "transformers", "kafila_agent.model"}),
     ("kafila_agent/model", QUIC | WEB | {"grpc"}),
     ("kafila_agent/stage", QUIC | WEB | {"grpc"}),
     ("kafila_agent/head", QUIC | WEB | {"grpc"}),
