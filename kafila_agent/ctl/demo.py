@@ -22,7 +22,7 @@ from kafila_agent.ctl.exit_status import FAILURE, INTERRUPTED, NOT_FOUND, USAGE,
 from kafila_agent.ctl.figures import seconds
 from kafila_agent.ctl.follow import follow
 from kafila_agent.ctl.local_fleet import FleetError, LocalFleet
-from kafila_agent.ctl.options import AsJson, Concurrency, Context, Dtype
+from kafila_agent.ctl.options import AsJson, Concurrency, Context, Dtype, Quant
 from kafila_agent.ctl.render import console, measured_paths, predicted_rate, ring_line, status_json
 from kafila_proto import agent_pb2 as pb
 
@@ -35,6 +35,7 @@ def demo(
     members: Annotated[int, typer.Option(min=1, max=len(_NAMES), help="Agents to start.")] = 3,
     model: Annotated[str, typer.Option(help="A model's directory, GGUF file or hub id.")] = "",
     dtype: Dtype = "bfloat16",
+    quant: Quant = "none",
     prompt: Annotated[str, typer.Option(help="What to ask.")] = _PROMPT,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens the answer may have.")] = 128,
     context: Context = 2048,
@@ -55,7 +56,12 @@ def demo(
         )
         with LocalFleet(dict.fromkeys(names, _agent_args(model, relay))) as fleet:
             request = pb.CreateRequest(
-                model=model, members=members, context_tokens=context, concurrency=concurrency, dtype=dtype
+                model=model,
+                members=members,
+                context_tokens=context,
+                concurrency=concurrency,
+                dtype=dtype,
+                quant=quant,
             )
             head = _form(fleet, request, say)
             answer = _ask(fleet, head, prompt, max_tokens, echo=not as_json)

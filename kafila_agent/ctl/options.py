@@ -22,5 +22,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on s
 Dtype = Annotated[
     Literal["bfloat16", "float16", "float32"], typer.Option("--dtype", help="What it is computed in.")
 ]
+Quant = Annotated[
+    Literal["none", "int8", "int4"],
+    typer.Option("--quant", help="What matrices are held in: less memory, faster, less exact."),
+]
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens a conversation may hold.")]
 Concurrency = Annotated[int, typer.Option("--concurrency", min=1, max=1024, help="Conversations at once.")]

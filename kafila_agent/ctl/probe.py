@@ -9,7 +9,7 @@ import typer
 
 from kafila_agent.ctl.client import local_agent
 from kafila_agent.ctl.figures import seconds, size
-from kafila_agent.ctl.options import AsJson, Dtype, StateDir
+from kafila_agent.ctl.options import AsJson, Dtype, Quant, StateDir
 from kafila_agent.ctl.render import console
 from kafila_proto import agent_pb2 as pb
 
@@ -19,13 +19,14 @@ def probe(
         str, typer.Option(help="Measure with this model's blocks; a typical block if left out.")
     ] = "",
     dtype: Dtype = "bfloat16",
+    quant: Quant = "none",
     as_json: AsJson = False,
     *,
     state_dir: StateDir,
 ) -> None:
     """Measure memory bandwidth, overheads, arithmetic, room and the round trip to the rendezvous."""
     with local_agent(state_dir) as agent:
-        reply = agent.Probe(pb.ProbeRequest(model=model, dtype=dtype))
+        reply = agent.Probe(pb.ProbeRequest(model=model, dtype=dtype, quant=quant))
     if as_json:
         typer.echo(reply.member_json)
         return

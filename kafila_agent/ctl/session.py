@@ -11,7 +11,7 @@ from kafila_agent.ctl.client import local_agent
 from kafila_agent.ctl.code_completion import ask_for_code, complete_code
 from kafila_agent.ctl.exit_status import FAILURE, NOT_FOUND, fail
 from kafila_agent.ctl.follow import follow
-from kafila_agent.ctl.options import AsJson, Concurrency, Context, Dtype, StateDir
+from kafila_agent.ctl.options import AsJson, Concurrency, Context, Dtype, Quant, StateDir
 from kafila_agent.ctl.render import print_status, status_json
 from kafila_proto import agent_pb2 as pb
 
@@ -25,6 +25,7 @@ def create(
     context: Context = 4096,
     concurrency: Concurrency = 4,
     dtype: Dtype = "bfloat16",
+    quant: Quant = "none",
     objective: Annotated[str, typer.Option(help="throughput, latency or mixed:L.")] = "throughput",
     division: Annotated[str, typer.Option(help="planner, or for comparison uniform or memory.")] = "planner",
     as_json: AsJson = False,
@@ -38,6 +39,7 @@ def create(
         context_tokens=context,
         concurrency=concurrency,
         dtype=dtype,
+        quant=quant,
         objective=objective,
         division=division,
     )

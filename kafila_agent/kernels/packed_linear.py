@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ctypes import CDLL
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -26,14 +28,16 @@ class PackedMatrix(nn.Module):
     def times(self, x: torch.Tensor) -> torch.Tensor:
         """``x [..., columns]`` times the transpose: few rows by the native kernel, many as numbers of ``x``'s dtype."""
         count = x.numel() // self.columns
-        if count <= ALIKE_ROWS and x.dtype in _ELEMENTS and self.packed.device.type == "cpu":
+        if count <= ALIKE_ROWS and self.packed.device.type == "cpu":
             library = native_kernels()
-            if library is not None:
+            if library is not None and x.dtype in _ELEMENTS:
                 return self._few(library, x.contiguous(), count)
+            if library is not None:
+                return self._few(library, x.float().contiguous(), count).to(x.dtype)
         slices = unpacked_slices(self.packed, self.packing, self.rows, self.columns)
         return torch.cat([functional.linear(x, part.to(x.dtype)) for _, part in slices], -1)
 
-    def _few(self, library, x: torch.Tensor, count: int) -> torch.Tensor:
+    def _few(self, library: CDLL, x: torch.Tensor, count: int) -> torch.Tensor:
         y = torch.empty(*x.shape[:-1], self.rows, dtype=x.dtype)
         failed = library.kafila_packed(
             self.packed.data_ptr(),

@@ -7,13 +7,13 @@ numbers and so are taken over without loss. How they lie is drawn in ``kernels.c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
 GROUP_COLUMNS = 32
 TILE_ROWS = 16
-# Columns of a matrix taken at a time, rows times columns: bounds what packing and unpacking need beside the matrix.
 _SLICE_ELEMENTS = 1 << 22
 
 
@@ -41,7 +41,7 @@ class Packing:
 
 INT8 = Packing(8, 64)
 INT4 = Packing(4, 32)
-QUANTS = {"none": None, "int8": INT8, "int4": INT4}
+PACKINGS = {"int8": INT8, "int4": INT4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,34 +73,25 @@ def _divisor(scale: torch.Tensor) -> torch.Tensor:
 
 def pack(quantised: Quantised, packing: Packing) -> torch.Tensor:
     """The numbers as the kernels read them: int32 ``[tiles, pieces, words]``; what is missing to whole pieces is 0."""
-    rows, columns = quantised.q.shape
-    tiles, pieces, words = packing.shape(rows, columns)
-    out = torch.zeros(tiles, pieces, words, dtype=torch.int32)
-    step = _slice_tiles(columns)
-    for first in range(0, tiles, step):
-        part = slice(first * TILE_ROWS, (first + step) * TILE_ROWS)
-        some = min(step, tiles - first)
-        q = _padded(quantised.q[part], some * TILE_ROWS, pieces * packing.piece_columns)
-        if packing is INT8:
-            second, q = None, q.view(torch.uint8)
-        else:
-            second, q = quantised.low, q[:, 0::2] | (q[:, 1::2] << 4)
-        weights = q.view(some, TILE_ROWS, pieces, -1, 4).permute(0, 2, 3, 1, 4).contiguous().view(torch.int32)
-        out[first : first + some, :, TILE_ROWS:] = weights.view(some, pieces, -1)
-        out[first : first + some, :, :TILE_ROWS] = _scales(quantised.scale[part], second, part, some, pieces)
+    tiles, pieces, words = packing.shape(*quantised.q.shape)
+    q = _padded(quantised.q, tiles * TILE_ROWS, pieces * packing.piece_columns)
+    q = q.view(torch.uint8) if packing is INT8 else q[:, 0::2] | (q[:, 1::2] << 4)
+    weights = q.view(tiles, TILE_ROWS, pieces, -1, 4).permute(0, 2, 3, 1, 4).contiguous().view(torch.int32)
+    out = torch.empty(tiles, pieces, words, dtype=torch.int32)
+    out[..., :TILE_ROWS] = _scales(quantised, tiles, pieces)
+    out[..., TILE_ROWS:] = weights.view(tiles, pieces, -1)
     return out
 
 
-def _scales(
-    scale: torch.Tensor, low: torch.Tensor | None, part: slice, tiles: int, pieces: int
-) -> torch.Tensor:
+def _scales(quantised: Quantised, tiles: int, pieces: int) -> torch.Tensor:
     """Words ``[tiles, pieces, 16]`` of two float16 each: two groups' scales, or a group's scale and least value."""
-    if low is None:
-        halves = _padded(scale, tiles * TILE_ROWS, pieces * 2).view(tiles, TILE_ROWS, pieces, 2)
+    if quantised.low is None:
+        halves = _padded(quantised.scale, tiles * TILE_ROWS, pieces * 2)
     else:
-        both = [_padded(one, tiles * TILE_ROWS, pieces) for one in (scale, low[part])]
-        halves = torch.stack(both, -1).view(tiles, TILE_ROWS, pieces, 2)
-    return halves.transpose(1, 2).contiguous().view(torch.int32).view(tiles, pieces, TILE_ROWS)
+        both = (quantised.scale, quantised.low)
+        halves = torch.stack([_padded(one, tiles * TILE_ROWS, pieces) for one in both], -1)
+    halves = halves.view(tiles, TILE_ROWS, pieces, 2).transpose(1, 2).contiguous()
+    return halves.view(torch.int32).view(tiles, pieces, TILE_ROWS)
 
 
 def _padded(tensor: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
@@ -111,7 +102,8 @@ def _padded(tensor: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     return out
 
 
-def _slice_tiles(columns: int) -> int:
+def slice_tiles(columns: int) -> int:
+    """How many tiles of ``columns`` are packed or unpacked at a time, to need little memory beside the matrix."""
     return max(1, _SLICE_ELEMENTS // (TILE_ROWS * columns))
 
 
@@ -131,9 +123,11 @@ def unpack(tiles: torch.Tensor, packing: Packing, columns: int) -> torch.Tensor:
     return values.reshape(count * TILE_ROWS, -1)[:, :columns]
 
 
-def unpacked_slices(packed: torch.Tensor, packing: Packing, rows: int, columns: int):
+def unpacked_slices(
+    packed: torch.Tensor, packing: Packing, rows: int, columns: int
+) -> Iterator[tuple[int, torch.Tensor]]:
     """The matrix by slices of rows: (first row, float32 ``[some rows, columns]``), bounded in size."""
-    step = _slice_tiles(columns)
+    step = slice_tiles(columns)
     for first in range(0, packed.shape[0], step):
         start = first * TILE_ROWS
         yield start, unpack(packed[first : first + step], packing, columns)[: rows - start]

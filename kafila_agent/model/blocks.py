@@ -8,7 +8,7 @@ conversions and tying), and the block list is then compacted to the stage's rang
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,12 +18,17 @@ from kafila_agent.kernels.linear import use_kernels
 from kafila_agent.model.errors import ModelError
 from kafila_agent.model.families import FAMILIES, Family, causal_lm_class
 from kafila_agent.model.kv import BlockKv, narrow
-from kafila_agent.model.weights import WeightReader, torch_dtype
+from kafila_agent.model.packed import PackedReader, put_packed, tie_packed_head
+from kafila_agent.model.precision import parse_precision
+from kafila_agent.model.weights import torch_dtype
 
 if TYPE_CHECKING:
     from transformers import Cache, PreTrainedConfig, PreTrainedModel
 
+    from kafila_agent.kernels.packing import Packing
     from kafila_agent.model.manifest import Manifest
+
+_PLAIN: Mapping[str, Packing] = {}
 
 
 class StageModel:
@@ -47,6 +52,7 @@ class StageModel:
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
         use_kernels(model)
+        tie_packed_head(model)
         base = model.base_model
         self._embed_tokens = base.embed_tokens
         self._embedding_scale = 1.0
@@ -103,6 +109,7 @@ def load_stage(
 ) -> StageModel:
     """Read the tensors of blocks ``[start, end)`` (and the head's, if ``is_head``) and no others.
 
+    ``dtype`` may name a packing too, as in ``bfloat16/int8``: matrices are then packed as they are read.
     ``on_progress(loaded, total)`` is in bytes of the checkpoint, from worker threads. Raises ModelError
     if the range is not in the model, a file changed since the manifest was read, or a tensor the family
     needs is missing.
@@ -112,8 +119,11 @@ def load_stage(
             f"{manifest.name}: blocks [{start}, {end}) are not within its {manifest.blocks} blocks"
         )
     entries = manifest.block_tensors(start, end) + (manifest.head_tensors() if is_head else [])
-    reader = WeightReader(entries, torch_dtype(dtype), on_progress, manifest.transform)
-    model, info = _from_pretrained(manifest, start, end, is_head, torch_dtype(dtype), reader)
+    wanted = parse_precision(dtype)
+    packings = manifest.packings(wanted.quant)
+    reader = PackedReader(packings, entries, torch_dtype(wanted.dtype), on_progress, manifest.transform)
+    stage_class = stage_of(causal_lm_class(manifest.family), start, end, is_head=is_head, packings=packings)
+    model, info = _from_pretrained(manifest, stage_class, torch_dtype(wanted.dtype), reader)
     wrong = sorted(info["missing_keys"]) + sorted(str(key) for key in info["mismatched_keys"])
     if wrong:
         raise ModelError(f"{manifest.path}: lacks or misshapes {wrong[0]}; fetch the model again")
@@ -122,12 +132,11 @@ def load_stage(
 
 
 def _from_pretrained(
-    manifest: Manifest, start: int, end: int, is_head: bool, dtype: torch.dtype, reader: WeightReader
+    manifest: Manifest, stage_class: type[PreTrainedModel], dtype: torch.dtype, reader: PackedReader
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    stage_class = stage_of(causal_lm_class(manifest.family), start, end, is_head=is_head)
     try:
         return stage_class.from_pretrained(
             None,
@@ -150,8 +159,15 @@ def _as_model_error(error: Exception, manifest: Manifest) -> ModelError:
     )
 
 
-def stage_of(cls: type[PreTrainedModel], start: int, end: int, *, is_head: bool) -> type[PreTrainedModel]:
-    """``cls`` with every module foreign to the stage an identity, before anything is allocated."""
+def stage_of(
+    cls: type[PreTrainedModel],
+    start: int,
+    end: int,
+    *,
+    is_head: bool,
+    packings: Mapping[str, Packing] = _PLAIN,
+) -> type[PreTrainedModel]:
+    """``cls`` with every module foreign to the stage an identity, and matrices packed, before anything is allocated."""
     from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
 
     def __init__(self: Any, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:  # noqa: N807
@@ -163,6 +179,7 @@ def stage_of(cls: type[PreTrainedModel], start: int, end: int, *, is_head: bool)
         if not is_head:
             base.embed_tokens, base.norm, self.lm_head = (PipelineIdentityLayer() for _ in range(3))
             self.all_tied_weights_keys = {}
+        put_packed(self, packings)
 
     # The same name, for transformers looks conversions and report texts up by it.
     return type(cls.__name__, (cls,), {"__init__": __init__, "__module__": cls.__module__})

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kafila_agent.model.errors import ModelError
 from kafila_agent.model.families import causal_lm_class
+from kafila_agent.model.precision import Precision, parse_precision
 from kafila_agent.model.routing import HeldTensor, bytes_read
 from kafila_agent.model.weights import torch_dtype
 from kafila_planner.facts import ModelFacts
@@ -21,12 +22,13 @@ def describe_model(manifest: Manifest, dtype: str, *, context_tokens: int, concu
     """The facts of ``manifest`` served in ``dtype`` to ``concurrency`` sequences of ``context_tokens``.
 
     A tied embedding is held once and read whole; of an untied one a single row is read. Of a mixture of
-    experts one token reads its share of the routed ones. Raises ModelError for a dtype or block that is
-    not served. (Sizes are per sequence: ``concurrency`` is the planner's to multiply by.)
+    experts one token reads its share of the routed ones. ``dtype`` may name a packing: ``bfloat16/int8``.
+    Raises ModelError for a dtype or block that is not served. (Sizes are per sequence: ``concurrency`` is
+    the planner's to multiply by.)
     """
     del concurrency
     try:
-        return _describe(manifest, dtype, context_tokens)
+        return _describe(manifest, parse_precision(dtype), context_tokens)
     except ModelError:
         raise
     except Exception as error:  # transformers' own, for a configuration that contradicts itself
@@ -36,11 +38,14 @@ def describe_model(manifest: Manifest, dtype: str, *, context_tokens: int, concu
         ) from error
 
 
-def _describe(manifest: Manifest, dtype: str, context_tokens: int) -> ModelFacts:
-    serving = torch_dtype(dtype)
+def _describe(manifest: Manifest, precision: Precision, context_tokens: int) -> ModelFacts:
+    serving = torch_dtype(precision.dtype)
+    packings = manifest.packings(precision.quant)
     in_float32 = _kept_in_float32(manifest.family, serving)
 
     def held(entry: TensorEntry) -> HeldTensor:
+        if packing := packings.get(entry.module):
+            return HeldTensor(entry.name, entry.shape, packing.nbytes(*entry.shape))
         is_kept = any(name in entry.name for name in in_float32)
         return HeldTensor(entry.name, entry.shape, entry.elements * (4 if is_kept else serving.itemsize))
 

@@ -93,3 +93,11 @@ def causal_lm_class(name: str) -> type[PreTrainedModel]:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     return getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name])
+
+
+def skeleton(config: PreTrainedConfig) -> PreTrainedModel:
+    """The family's whole ``*ForCausalLM`` without memory for its weights."""
+    import torch
+
+    with torch.device("meta"):
+        return causal_lm_class(config.model_type)(config)

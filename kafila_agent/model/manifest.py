@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from kafila_agent.model import digest, safetensors_file
 from kafila_agent.model.errors import ModelError
-from kafila_agent.model.families import build_config, require_family
+from kafila_agent.model.families import build_config, require_family, skeleton
 from kafila_agent.model.tensors import TensorEntry
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
 
+    from kafila_agent.kernels.packing import Packing
     from kafila_agent.model.kv import BlockKv
 
 __all__ = ["Manifest", "ModelError", "TensorEntry", "read_manifest"]
@@ -53,6 +54,19 @@ class Manifest:
         from kafila_agent.model.kv import describe_kv
 
         return describe_kv(self.model_config, self.family)
+
+    def packings(self, quant: str) -> dict[str, Packing]:
+        """Which modules' matrices ``quant`` holds packed, and how."""
+        if quant not in self._packings:
+            from kafila_agent.model.packed import choose_packings
+
+            stored = {entry.module: entry.encoding for entry in self.tensors}
+            self._packings[quant] = choose_packings(skeleton(self.model_config), quant, stored)
+        return self._packings[quant]
+
+    @cached_property
+    def _packings(self) -> dict[str, dict[str, Packing]]:
+        return {"none": {}}
 
     @cached_property
     def shape_digest(self) -> str:

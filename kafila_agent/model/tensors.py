@@ -36,6 +36,11 @@ class TensorEntry:
         return math.prod(self.shape)
 
     @property
+    def module(self) -> str:
+        """The module whose weight it is; empty if it is no module's ``weight``."""
+        return self.name.removesuffix(".weight") if self.name.endswith(".weight") else ""
+
+    @property
     def block(self) -> int | None:
         """Index of the block it belongs to, or None for embedding, final norm and LM head."""
         match = _BLOCK.search(self.name)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from kafila_agent.model.errors import ModelError
 from kafila_agent.model.tensors import TensorEntry, read_bytes
 
 _STORED = {
@@ -23,21 +22,23 @@ _STORED = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The compute dtype called ``name``. Raises ModelError for one that is not served."""
-    try:
-        return DTYPES[name]
-    except KeyError:
-        raise ModelError(f"dtype {name!r} is not served; choose one of {', '.join(DTYPES)}") from None
+    """torch's own of a dtype that is served (``precision.DTYPES``)."""
+    return getattr(torch, name)
+
+
+def read_raw(entry: TensorEntry) -> torch.Tensor:
+    """The tensor's bytes as they are stored: uint8 ``[nbytes]``."""
+    raw = torch.empty(entry.nbytes, dtype=torch.uint8)
+    read_bytes(entry, memoryview(raw.numpy()))
+    return raw
 
 
 def read_tensor(entry: TensorEntry, dtype: torch.dtype) -> torch.Tensor:
     """The tensor in its checkpoint's element type, or in ``dtype`` if it is stored in quantised blocks."""
-    raw = torch.empty(entry.nbytes, dtype=torch.uint8)
-    read_bytes(entry, memoryview(raw.numpy()))
+    raw = read_raw(entry)
     if entry.encoding in _STORED:
         return raw.view(_STORED[entry.encoding]).reshape(entry.shape)
     from kafila_agent.model.gguf_file import dequantize
@@ -61,7 +62,7 @@ class WeightReader:
         self._entries = list(entries)
         self._dtype = dtype
         self._on_progress = on_progress
-        self._transform = transform
+        self.transform = transform
         self._lock = threading.Lock()
         self.total_bytes = sum(entry.nbytes for entry in self._entries)
         self.read_bytes = 0
@@ -69,13 +70,23 @@ class WeightReader:
 
     def state_dict(self) -> dict[str, Any]:
         """``{name: a lazy tensor}`` in the form transformers' loader takes: ``tensor[...]`` reads it."""
-        return {entry.name: _Lazy(self, entry) for entry in self._entries}
+        return {
+            key: _Lazy(self, entry, shape) for entry in self._entries for key, shape in [self.place(entry)]
+        }
+
+    def place(self, entry: TensorEntry) -> tuple[str, tuple[int, ...]]:
+        """Where in the model's own state dictionary the tensor goes, and its shape there."""
+        return entry.name, entry.shape
+
+    def make(self, entry: TensorEntry) -> torch.Tensor:
+        """The tensor as it is held."""
+        tensor = read_tensor(entry, self._dtype)
+        return self.transform(entry.stored_name, tensor) if self.transform else tensor
 
     def read(self, entry: TensorEntry) -> torch.Tensor:
         """Read one tensor now; the first error is kept, for the loader swallows it."""
         try:
-            tensor = read_tensor(entry, self._dtype)
-            tensor = self._transform(entry.stored_name, tensor) if self._transform else tensor
+            tensor = self.make(entry)
         except Exception as error:
             self.error = self.error or error
             raise
@@ -89,10 +100,10 @@ class WeightReader:
 class _Lazy:
     """A tensor that is not read yet."""
 
-    def __init__(self, reader: WeightReader, entry: TensorEntry) -> None:
+    def __init__(self, reader: WeightReader, entry: TensorEntry, shape: tuple[int, ...]) -> None:
         self._reader = reader
         self._entry = entry
-        self.shape = torch.Size(entry.shape)
+        self.shape = torch.Size(shape)
 
     def __getitem__(self, _whole: object) -> torch.Tensor:
         return self._reader.read(self._entry)

@@ -11,6 +11,7 @@ import structlog
 import torch
 
 from kafila_agent.model.families import build_config, require_family
+from kafila_agent.model.precision import Precision, parse_precision
 from kafila_agent.model.weights import torch_dtype
 from kafila_agent.probe.arithmetic import measure_flops_per_s
 from kafila_agent.probe.machine_lock import machine_lock
@@ -61,14 +62,14 @@ def measure_capability(
     Waits while another probe runs on this machine. What fails is logged and None. Raises ModelError only for
     a dtype or a family that is not served.
     """
-    serving = torch_dtype(dtype)
+    precision = parse_precision(dtype)
     fields = config or _ORDINARY
     require_family(str(fields.get("model_type")), "config.json")
     model = build_config(fields)
     room = _attempt("room", lambda: measure_room_bytes(device, limit_bytes=limit_bytes))
     # A thread of its own: how many threads torch computes with is a property of the calling thread.
     with ThreadPoolExecutor(1, "probe", torch.set_num_threads, (threads,)) as own_thread:
-        step, flops = own_thread.submit(_measure, model, serving, threads, device, room).result()
+        step, flops = own_thread.submit(_measure, model, precision, threads, device, room).result()
     return Capability(
         bandwidth_bytes_per_s=step.bandwidth_bytes_per_s if step else None,
         overhead_s=step.overhead_s if step else None,
@@ -79,15 +80,18 @@ def measure_capability(
 
 
 def _measure(
-    model: PreTrainedConfig, dtype: torch.dtype, threads: int, device: str, room: int | None
+    model: PreTrainedConfig, precision: Precision, threads: int, device: str, room: int | None
 ) -> tuple[StepCost | None, float | None]:
+    dtype = torch_dtype(precision.dtype)
     most_bytes = int((room or 0) * _PROBE_SHARE)
     inner_width = getattr(model, "intermediate_size", None) or 4 * model.hidden_size
     try:
         with machine_lock():
             step = _attempt(
                 "step cost",
-                lambda: measure_step_cost(model, dtype, threads, most_bytes=most_bytes, device=device),
+                lambda: measure_step_cost(
+                    model, dtype, threads, most_bytes=most_bytes, device=device, quant=precision.quant
+                ),
             )
             flops = _attempt(
                 "flops", lambda: measure_flops_per_s(model.hidden_size, inner_width, dtype, device)

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kafila_agent.kernels.packing import PACKINGS, TILE_ROWS, pack, quantise
 from kafila_agent.model.blocks import StageModel, stage_of
-from kafila_agent.model.families import FAMILIES, causal_lm_class
+from kafila_agent.model.families import FAMILIES, causal_lm_class, skeleton
 from kafila_agent.model.kv import describe_kv, narrow
+from kafila_agent.model.packed import choose_packings
 from kafila_agent.model.routing import HeldTensor, bytes_read
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 # Widths that make a block large, halved until it is small enough; heads keep their number and their size.
 _INNER_WIDTHS = ("intermediate_size", "moe_intermediate_size", "num_experts", "num_local_experts")
@@ -30,7 +32,7 @@ _SHRUNKEN = {
 
 
 def random_stage(
-    config: PreTrainedConfig, blocks: int, dtype: torch.dtype, device: str = "cpu"
+    config: PreTrainedConfig, blocks: int, dtype: torch.dtype, device: str = "cpu", quant: str = "none"
 ) -> StageModel:
     """Blocks ``[0, blocks)`` of ``config`` with small random weights, built the way a checkpoint is loaded."""
     from transformers.utils import logging
@@ -39,16 +41,18 @@ def random_stage(
     config = copy.deepcopy(config)
     narrow(config, 0, blocks)
     family = FAMILIES[config.model_type]
-    stage_class = stage_of(causal_lm_class(family.name), 0, blocks, is_head=False)
-    state = {name: _Random(tensor.shape, dtype) for name, tensor in _skeleton(config).items()}
+    stage_class = _stage_class(config, quant)
+    state = {name: _Random(tensor, dtype, quant) for name, tensor in _state(config, dtype, quant).items()}
     model = stage_class.from_pretrained(None, config=config, state_dict=state, dtype=dtype)
     return StageModel(model.to(device), family, describe_kv(config, family.name), 0, blocks, is_head=False)
 
 
-def bounded_block(config: PreTrainedConfig, dtype: torch.dtype, most_bytes: int) -> PreTrainedConfig:
+def bounded_block(
+    config: PreTrainedConfig, dtype: torch.dtype, most_bytes: int, quant: str = "none"
+) -> PreTrainedConfig:
     """``config``, its inner widths halved as often as one block needs to fit ``most_bytes``."""
     config = copy.deepcopy(config)
-    while sum(t.nbytes for t in block_tensors(config, dtype)) > most_bytes:
+    while sum(t.nbytes for t in block_tensors(config, dtype, quant)) > most_bytes:
         halved = {name: getattr(config, name, None) for name in _INNER_WIDTHS}
         smaller = {
             name: value // 2 for name, value in halved.items() if isinstance(value, int) and value >= 64
@@ -69,34 +73,42 @@ def shrunken(config: PreTrainedConfig) -> PreTrainedConfig:
     return config
 
 
-def block_tensors(config: PreTrainedConfig, dtype: torch.dtype) -> list[HeldTensor]:
+def block_tensors(config: PreTrainedConfig, dtype: torch.dtype, quant: str = "none") -> list[HeldTensor]:
     """The tensors of block 0 as ``dtype`` holds them; nothing is allocated."""
     one = copy.deepcopy(config)
     narrow(one, 0, 1)
     return [
-        HeldTensor(name, tuple(tensor.shape), tensor.numel() * dtype.itemsize)
-        for name, tensor in _skeleton(one).items()
+        HeldTensor(name, tuple(tensor.shape), tensor.nbytes)
+        for name, tensor in _state(one, dtype, quant).items()
     ]
 
 
-def block_read_bytes(config: PreTrainedConfig, dtype: torch.dtype) -> int:
+def block_read_bytes(config: PreTrainedConfig, dtype: torch.dtype, quant: str = "none") -> int:
     """Bytes of block 0 that a one-row step reads."""
-    return bytes_read(block_tensors(config, dtype), config)
+    return bytes_read(block_tensors(config, dtype, quant), config)
 
 
-def _skeleton(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    stage_class = stage_of(causal_lm_class(config.model_type), 0, config.num_hidden_layers, is_head=False)
+def _stage_class(config: PreTrainedConfig, quant: str) -> type[PreTrainedModel]:
+    packings = choose_packings(skeleton(config), quant)
+    cls = causal_lm_class(config.model_type)
+    return stage_of(cls, 0, config.num_hidden_layers, is_head=False, packings=packings)
+
+
+def _state(config: PreTrainedConfig, dtype: torch.dtype, quant: str) -> dict[str, torch.Tensor]:
     with torch.device("meta"):
-        return stage_class(config).state_dict()
+        return _stage_class(config, quant)(config).to(dtype).state_dict()
 
 
 class _Random:
     """A tensor made when the loader asks for it: one small random run, repeated; norms are near one."""
 
-    def __init__(self, shape: torch.Size, dtype: torch.dtype) -> None:
-        self.shape, self._dtype = shape, dtype
+    def __init__(self, like: torch.Tensor, dtype: torch.dtype, quant: str) -> None:
+        self.shape, self._dtype, self._quant = like.shape, dtype, quant
+        self._is_packed = like.dtype is torch.int32
 
     def __getitem__(self, _whole: object) -> torch.Tensor:
+        if self._is_packed:
+            return self._packed()
         tensor = torch.empty(self.shape, dtype=self._dtype)
         if tensor.dim() == 1:
             return tensor.fill_(1.0)
@@ -106,3 +118,9 @@ class _Random:
         flat[:whole].view(-1, run.numel()).copy_(run)
         flat[whole:] = run[: flat.numel() - whole]
         return tensor
+
+    def _packed(self) -> torch.Tensor:
+        tiles, pieces, _ = self.shape
+        packing = PACKINGS[self._quant]
+        one = quantise(torch.randn(TILE_ROWS, pieces * packing.piece_columns) * 0.02, packing)
+        return pack(one, packing).expand(tiles, -1, -1).contiguous()

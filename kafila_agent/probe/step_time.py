@@ -49,25 +49,31 @@ class StepCost:
 
 
 def measure_step_cost(
-    config: PreTrainedConfig, dtype: torch.dtype, threads: int, *, most_bytes: int, device: str = "cpu"
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    threads: int,
+    *,
+    most_bytes: int,
+    device: str = "cpu",
+    quant: str = "none",
 ) -> StepCost:
     """b, d and o of ``config``'s blocks on ``threads`` threads, in at most ``most_bytes`` of memory.
 
     Takes about a second. Raises RuntimeError if the times contradict each other (the machine is too busy).
     """
     small = shrunken(config)
-    config = bounded_block(config, dtype, min(_MOST_BLOCK_BYTES, most_bytes))
-    held = sum(tensor.nbytes for tensor in block_tensors(config, dtype))
+    config = bounded_block(config, dtype, min(_MOST_BLOCK_BYTES, most_bytes), quant)
+    held = sum(tensor.nbytes for tensor in block_tensors(config, dtype, quant))
     blocks = max(1, min(config.num_hidden_layers, -(-_WORKING_SET_BYTES // held), most_bytes // held))
     wanted = ((small, 1), (small, _MANY_BLOCKS), (config, blocks))
-    stages = [random_stage(shape, count, dtype, device) for shape, count in wanted]
+    stages = [random_stage(shape, count, dtype, device, quant) for shape, count in wanted]
     one_s, many_s, real_s = asyncio.run(_step_times(stages, threads))
     block_overhead_s = (many_s - one_s) / (_MANY_BLOCKS - 1)
     overhead_s = max(0.0, one_s - block_overhead_s)  # on a busy machine it drowns in the noise of the slope
     reading_s = real_s - overhead_s - blocks * block_overhead_s
     if min(block_overhead_s, reading_s) <= 0:
         raise RuntimeError("times of shrunken and of real blocks contradict each other: is the machine busy?")
-    bandwidth = blocks * block_read_bytes(config, dtype) / reading_s
+    bandwidth = blocks * block_read_bytes(config, dtype, quant) / reading_s
     return StepCost(bandwidth, block_overhead_s, overhead_s)
 
 

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-DTYPES = ("bfloat16", "float16", "float32")
 DEFAULT_OBJECTIVE = "throughput"
 _ANSWER_S = 10.0  # how long the rendezvous may take to give a number
 
@@ -134,7 +133,7 @@ class Entry:
 
     async def probe(self, request: pb.ProbeRequest) -> pb.ProbeReply:
         """Measure this machine. Raises AgentError."""
-        dtype = self._checked_dtype(request.dtype or DTYPES[0])
+        dtype = self._precision(request.dtype, request.quant)
         manifest = await asyncio.to_thread(self._manifest, request.model) if request.model else None
         reach = await measure_network(self._machine)
         facts = await measure_machine(self._machine, manifest, dtype, reach)
@@ -298,10 +297,15 @@ class Entry:
     # The model
 
     @staticmethod
-    def _checked_dtype(dtype: str) -> str:
-        if dtype not in DTYPES:
-            raise AgentError(Fault.INVALID, f"--dtype {dtype}: one of {', '.join(DTYPES)} is served")
-        return dtype
+    def _precision(dtype: str, quant: str) -> str:
+        """``dtype`` and ``quant`` of a request in one word; bfloat16 and none if empty."""
+        from kafila_agent.model.errors import ModelError
+        from kafila_agent.model.precision import DTYPES, parse_precision
+
+        try:
+            return str(parse_precision(f"{dtype or DTYPES[0]}/{quant}"))
+        except ModelError as error:
+            raise AgentError(Fault.INVALID, str(error)) from error
 
     def _manifest(self, model: str) -> Manifest:
         from kafila_agent.model.errors import ModelError
@@ -317,7 +321,7 @@ class Entry:
     def _describe(self, request: pb.CreateRequest) -> tuple[Manifest, ModelReference]:
         from kafila_agent.model.errors import ModelError
 
-        dtype = self._checked_dtype(request.dtype or DTYPES[0])
+        dtype = self._precision(request.dtype, request.quant)
         try:
             parse_objective(request.objective or DEFAULT_OBJECTIVE)
             check_division(request.division)

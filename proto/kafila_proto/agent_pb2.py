@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from kafila_proto import rendezvous_pb2 as kafila__proto_dot_rendezvous__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kafila_proto/agent.proto\x12\x06kafila\x1a\x1dkafila_proto/rendezvous.proto\"\x90\x01\n\rCreateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07members\x18\x02 \x01(\r\x12\x16\n\x0e\x63ontext_tokens\x18\x03 \x01(\r\x12\x13\n\x0b\x63oncurrency\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x11\n\tobjective\x18\x06 \x01(\t\x12\x10\n\x08\x64ivision\x18\x07 \x01(\t\"\x1b\n\x0bJoinRequest\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\"\x0e\n\x0cRenewRequest\"\x0e\n\x0cLeaveRequest\"\x0f\n\rStatusRequest\",\n\x0cProbeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\"2\n\nProbeReply\x12\x13\n\x0bmember_json\x18\x01 \x01(\t\x12\x0f\n\x07notices\x18\x02 \x03(\t\"\xb0\x01\n\x06Status\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x12\n\nrendezvous\x18\x04 \x01(\t\x12\x10\n\x08\x61ttached\x18\x05 \x01(\x08\x12\x0f\n\x07\x61pi_url\x18\x06 \x01(\t\x12\x13\n\x0bmetrics_url\x18\x07 \x01(\t\x12&\n\x07session\x18\x08 \x01(\x0b\x32\x15.kafila.SessionStatus\"\xa6\x03\n\rSessionStatus\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.kafila.SessionStatus.State\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07refused\x18\x04 \x01(\x08\x12\r\n\x05model\x18\x05 \x01(\t\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x18\n\x10\x65xpected_members\x18\x07 \x01(\r\x12\x16\n\x0e\x63ontext_tokens\x18\x08 \x01(\r\x12\x13\n\x0b\x63oncurrency\x18\t \x01(\r\x12\r\n\x05\x65poch\x18\n \x01(\r\x12%\n\x07members\x18\x0b \x03(\x0b\x32\x14.kafila.MemberStatus\x12\x12\n\nfleet_json\x18\x0c \x01(\t\x12\x11\n\tplan_json\x18\r \x01(\t\x12\"\n\x08measured\x18\x0e \x01(\x0b\x32\x10.kafila.Measured\"T\n\x05State\x12\x08\n\x04NONE\x10\x00\x12\x0b\n\x07\x46ORMING\x10\x01\x12\x0e\n\nCONNECTING\x10\x02\x12\x0b\n\x07LOADING\x10\x03\x12\x0b\n\x07SERVING\x10\x04\x12\n\n\x06\x43LOSED\x10\x05\"\x87\x02\n\x0cMemberStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.kafila.MemberState\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x14\n\x0cloaded_bytes\x18\x04 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x05 \x01(\x04\x12 \n\x05\x65\x64ges\x18\x06 \x03(\x0b\x32\x11.kafila.NamedEdge\x12\x1e\n\x11predicted_stage_s\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x10measured_stage_s\x18\x08 \x01(\x01H\x01\x88\x01\x01\x42\x14\n\x12_predicted_stage_sB\x13\n\x11_measured_stage_s\"E\n\tNamedEdge\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x12\n\x05rtt_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_rtt_s\"\x94\x01\n\x08Measured\x12\x19\n\x0ctokens_per_s\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06ttft_s\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x1a\n\rnetwork_share\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x0e\n\x06tokens\x18\x04 \x01(\x04\x42\x0f\n\r_tokens_per_sB\t\n\x07_ttft_sB\x10\n\x0e_network_share2\xfb\x02\n\x05\x41gent\x12\x36\n\rCreateSession\x12\x15.kafila.CreateRequest\x1a\x0e.kafila.Status\x12\x32\n\x0bJoinSession\x12\x13.kafila.JoinRequest\x1a\x0e.kafila.Status\x12\x31\n\tRenewCode\x12\x14.kafila.RenewRequest\x1a\x0e.kafila.Status\x12\x34\n\x0cLeaveSession\x12\x14.kafila.LeaveRequest\x1a\x0e.kafila.Status\x12\x32\n\tGetStatus\x12\x15.kafila.StatusRequest\x1a\x0e.kafila.Status\x12\x36\n\x0bWatchStatus\x12\x15.kafila.StatusRequest\x1a\x0e.kafila.Status0\x01\x12\x31\n\x05Probe\x12\x14.kafila.ProbeRequest\x1a\x12.kafila.ProbeReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kafila_proto/agent.proto\x12\x06kafila\x1a\x1dkafila_proto/rendezvous.proto\"\x9f\x01\n\rCreateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07members\x18\x02 \x01(\r\x12\x16\n\x0e\x63ontext_tokens\x18\x03 \x01(\r\x12\x13\n\x0b\x63oncurrency\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x11\n\tobjective\x18\x06 \x01(\t\x12\x10\n\x08\x64ivision\x18\x07 \x01(\t\x12\r\n\x05quant\x18\x08 \x01(\t\"\x1b\n\x0bJoinRequest\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\"\x0e\n\x0cRenewRequest\"\x0e\n\x0cLeaveRequest\"\x0f\n\rStatusRequest\";\n\x0cProbeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05quant\x18\x03 \x01(\t\"2\n\nProbeReply\x12\x13\n\x0bmember_json\x18\x01 \x01(\t\x12\x0f\n\x07notices\x18\x02 \x03(\t\"\xb0\x01\n\x06Status\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x12\n\nrendezvous\x18\x04 \x01(\t\x12\x10\n\x08\x61ttached\x18\x05 \x01(\x08\x12\x0f\n\x07\x61pi_url\x18\x06 \x01(\t\x12\x13\n\x0bmetrics_url\x18\x07 \x01(\t\x12&\n\x07session\x18\x08 \x01(\x0b\x32\x15.kafila.SessionStatus\"\xa6\x03\n\rSessionStatus\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.kafila.SessionStatus.State\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07refused\x18\x04 \x01(\x08\x12\r\n\x05model\x18\x05 \x01(\t\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x18\n\x10\x65xpected_members\x18\x07 \x01(\r\x12\x16\n\x0e\x63ontext_tokens\x18\x08 \x01(\r\x12\x13\n\x0b\x63oncurrency\x18\t \x01(\r\x12\r\n\x05\x65poch\x18\n \x01(\r\x12%\n\x07members\x18\x0b \x03(\x0b\x32\x14.kafila.MemberStatus\x12\x12\n\nfleet_json\x18\x0c \x01(\t\x12\x11\n\tplan_json\x18\r \x01(\t\x12\"\n\x08measured\x18\x0e \x01(\x0b\x32\x10.kafila.Measured\"T\n\x05State\x12\x08\n\x04NONE\x10\x00\x12\x0b\n\x07\x46ORMING\x10\x01\x12\x0e\n\nCONNECTING\x10\x02\x12\x0b\n\x07LOADING\x10\x03\x12\x0b\n\x07SERVING\x10\x04\x12\n\n\x06\x43LOSED\x10\x05\"\x87\x02\n\x0cMemberStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.kafila.MemberState\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x14\n\x0cloaded_bytes\x18\x04 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x05 \x01(\x04\x12 \n\x05\x65\x64ges\x18\x06 \x03(\x0b\x32\x11.kafila.NamedEdge\x12\x1e\n\x11predicted_stage_s\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x10measured_stage_s\x18\x08 \x01(\x01H\x01\x88\x01\x01\x42\x14\n\x12_predicted_stage_sB\x13\n\x11_measured_stage_s\"E\n\tNamedEdge\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x12\n\x05rtt_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_rtt_s\"\x94\x01\n\x08Measured\x12\x19\n\x0ctokens_per_s\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06ttft_s\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x1a\n\rnetwork_share\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x0e\n\x06tokens\x18\x04 \x01(\x04\x42\x0f\n\r_tokens_per_sB\t\n\x07_ttft_sB\x10\n\x0e_network_share2\xfb\x02\n\x05\x41gent\x12\x36\n\rCreateSession\x12\x15.kafila.CreateRequest\x1a\x0e.kafila.Status\x12\x32\n\x0bJoinSession\x12\x13.kafila.JoinRequest\x1a\x0e.kafila.Status\x12\x31\n\tRenewCode\x12\x14.kafila.RenewRequest\x1a\x0e.kafila.Status\x12\x34\n\x0cLeaveSession\x12\x14.kafila.LeaveRequest\x1a\x0e.kafila.Status\x12\x32\n\tGetStatus\x12\x15.kafila.StatusRequest\x1a\x0e.kafila.Status\x12\x36\n\x0bWatchStatus\x12\x15.kafila.StatusRequest\x1a\x0e.kafila.Status0\x01\x12\x31\n\x05Probe\x12\x14.kafila.ProbeRequest\x1a\x12.kafila.ProbeReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,31 +33,31 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kafila_proto.agent_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CREATEREQUEST']._serialized_start=68
-  _globals['_CREATEREQUEST']._serialized_end=212
-  _globals['_JOINREQUEST']._serialized_start=214
-  _globals['_JOINREQUEST']._serialized_end=241
-  _globals['_RENEWREQUEST']._serialized_start=243
-  _globals['_RENEWREQUEST']._serialized_end=257
-  _globals['_LEAVEREQUEST']._serialized_start=259
-  _globals['_LEAVEREQUEST']._serialized_end=273
-  _globals['_STATUSREQUEST']._serialized_start=275
-  _globals['_STATUSREQUEST']._serialized_end=290
-  _globals['_PROBEREQUEST']._serialized_start=292
-  _globals['_PROBEREQUEST']._serialized_end=336
-  _globals['_PROBEREPLY']._serialized_start=338
-  _globals['_PROBEREPLY']._serialized_end=388
-  _globals['_STATUS']._serialized_start=391
-  _globals['_STATUS']._serialized_end=567
-  _globals['_SESSIONSTATUS']._serialized_start=570
-  _globals['_SESSIONSTATUS']._serialized_end=992
-  _globals['_SESSIONSTATUS_STATE']._serialized_start=908
-  _globals['_SESSIONSTATUS_STATE']._serialized_end=992
-  _globals['_MEMBERSTATUS']._serialized_start=995
-  _globals['_MEMBERSTATUS']._serialized_end=1258
-  _globals['_NAMEDEDGE']._serialized_start=1260
-  _globals['_NAMEDEDGE']._serialized_end=1329
-  _globals['_MEASURED']._serialized_start=1332
-  _globals['_MEASURED']._serialized_end=1480
-  _globals['_AGENT']._serialized_start=1483
-  _globals['_AGENT']._serialized_end=1862
+  _globals['_CREATEREQUEST']._serialized_end=227
+  _globals['_JOINREQUEST']._serialized_start=229
+  _globals['_JOINREQUEST']._serialized_end=256
+  _globals['_RENEWREQUEST']._serialized_start=258
+  _globals['_RENEWREQUEST']._serialized_end=272
+  _globals['_LEAVEREQUEST']._serialized_start=274
+  _globals['_LEAVEREQUEST']._serialized_end=288
+  _globals['_STATUSREQUEST']._serialized_start=290
+  _globals['_STATUSREQUEST']._serialized_end=305
+  _globals['_PROBEREQUEST']._serialized_start=307
+  _globals['_PROBEREQUEST']._serialized_end=366
+  _globals['_PROBEREPLY']._serialized_start=368
+  _globals['_PROBEREPLY']._serialized_end=418
+  _globals['_STATUS']._serialized_start=421
+  _globals['_STATUS']._serialized_end=597
+  _globals['_SESSIONSTATUS']._serialized_start=600
+  _globals['_SESSIONSTATUS']._serialized_end=1022
+  _globals['_SESSIONSTATUS_STATE']._serialized_start=938
+  _globals['_SESSIONSTATUS_STATE']._serialized_end=1022
+  _globals['_MEMBERSTATUS']._serialized_start=1025
+  _globals['_MEMBERSTATUS']._serialized_end=1288
+  _globals['_NAMEDEDGE']._serialized_start=1290
+  _globals['_NAMEDEDGE']._serialized_end=1359
+  _globals['_MEASURED']._serialized_start=1362
+  _globals['_MEASURED']._serialized_end=1510
+  _globals['_AGENT']._serialized_start=1513
+  _globals['_AGENT']._serialized_end=1892
 # @@protoc_insertion_point(module_scope)

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CreateRequest(_message.Message):
-    __slots__ = ("model", "members", "context_tokens", "concurrency", "dtype", "objective", "division")
+    __slots__ = ("model", "members", "context_tokens", "concurrency", "dtype", "objective", "division", "quant")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class CreateRequest(_message.Message):
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
     DIVISION_FIELD_NUMBER: _ClassVar[int]
+    QUANT_FIELD_NUMBER: _ClassVar[int]
     model: str
     members: int
     context_tokens: int
@@ -24,7 +25,8 @@ class CreateRequest(_message.Message):
     dtype: str
     objective: str
     division: str
-    def __init__(self, model: _Optional[str] = ..., members: _Optional[int] = ..., context_tokens: _Optional[int] = ..., concurrency: _Optional[int] = ..., dtype: _Optional[str] = ..., objective: _Optional[str] = ..., division: _Optional[str] = ...) -> None: ...
+    quant: str
+    def __init__(self, model: _Optional[str] = ..., members: _Optional[int] = ..., context_tokens: _Optional[int] = ..., concurrency: _Optional[int] = ..., dtype: _Optional[str] = ..., objective: _Optional[str] = ..., division: _Optional[str] = ..., quant: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("code",)
@@ -45,12 +47,14 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ProbeRequest(_message.Message):
-    __slots__ = ("model", "dtype")
+    __slots__ = ("model", "dtype", "quant")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
+    QUANT_FIELD_NUMBER: _ClassVar[int]
     model: str
     dtype: str
-    def __init__(self, model: _Optional[str] = ..., dtype: _Optional[str] = ...) -> None: ...
+    quant: str
+    def __init__(self, model: _Optional[str] = ..., dtype: _Optional[str] = ..., quant: _Optional[str] = ...) -> None: ...
 
 class ProbeReply(_message.Message):
     __slots__ = ("member_json", "notices")

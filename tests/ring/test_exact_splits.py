@@ -212,6 +212,18 @@ async def test_family_is_split_exactly(checkpoint: Callable[..., Path], family: 
     assert [tokens for tokens, _ in alone] == model.transformers_greedy()
 
 
+@pytest.mark.parametrize("quant", ["int8", "int4"])
+@pytest.mark.parametrize(
+    ("family", "tied"), [("llama", True), ("qwen3", False), ("gemma3_text", True), ("qwen3_moe", True)]
+)
+async def test_splits_of_packed_weights_are_one_member_alone(
+    checkpoint: Callable[..., Path], family: str, tied: bool, quant: str
+) -> None:
+    model = Checkpoint(checkpoint(family, tied=tied), f"bfloat16/{quant}", (2, 29))
+    assert model.manifest.packings(quant)
+    await model.greedy_for_every([(0, 1, 6), (0, 2, 4, 6)])
+
+
 async def test_a_published_model_from_gguf_is_split_exactly(smollm2: Path) -> None:
     model = Checkpoint(smollm2, "bfloat16", (29,))
     alone = await model.greedy((0, 30))
