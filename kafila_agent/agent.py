@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from kafila_agent.config import AgentConfig
+from kafila_agent.config import AgentConfig, url_here
 from kafila_agent.control.link import RendezvousLink
 from kafila_agent.control.local import AgentError, ControlSocket, Fault
 from kafila_agent.control.pin import LinkError
 from kafila_agent.edge.endpoint import EdgeEndpoint
+from kafila_agent.gauges import StatusCollector
 from kafila_agent.identity import Identity, load_identity
 from kafila_agent.machine import Machine
-from kafila_agent.metrics import AgentMetrics, StatusCollector
+from kafila_agent.metrics import AgentMetrics
 from kafila_agent.nat.port_mapping import PortMapping
 from kafila_agent.session.entry import Entry
 from kafila_agent.status import build_status
@@ -31,6 +32,7 @@ from kafila_proto.rendezvous_pb2 import ToAgent
 
 if TYPE_CHECKING:
     from kafila_agent.api.server import ApiServer
+    from kafila_agent.head.measure import Measured
 
 log = structlog.get_logger()
 
@@ -75,7 +77,7 @@ class Agent:
                 Fault.INVALID, f"cannot use the state directory {config.state_dir}: {error.strerror}"
             ) from error
         metrics = AgentMetrics(VERSION)
-        endpoint = self._open_endpoint(identity)
+        endpoint = self._open_endpoint(identity, metrics)
         port_mapping = _port_mapping(config, endpoint)
         self._machine = Machine(config, identity, endpoint, link, metrics, port_mapping, self._changed)
         self._entry = Entry(self._machine)
@@ -94,10 +96,12 @@ class Agent:
         await self._importing
         await self._open_api()
 
-    def _open_endpoint(self, identity: Identity) -> EdgeEndpoint:
+    def _open_endpoint(self, identity: Identity, metrics: AgentMetrics) -> EdgeEndpoint:
         host, port = self._config.udp_host, self._config.udp_port
         try:
-            return EdgeEndpoint.open(identity, host, port, relay_only=self._config.relay_only)
+            return EdgeEndpoint.open(
+                identity, host, port, relay_only=self._config.relay_only, observer=metrics
+            )
         except OSError as error:
             raise AgentError(
                 Fault.REFUSED, f"cannot open UDP {host}:{port} ({error.strerror}): choose another --udp-port"
@@ -107,14 +111,16 @@ class Agent:
         config = self._config
         self._control = ControlSocket(config.control_socket, self, config.control_group)
         await self._control.start()
-        metrics.registry.register(StatusCollector(self.status, lambda: self.machine.endpoint.edges))
+        metrics.registry.register(
+            StatusCollector(self.status, lambda: self.machine.endpoint.edges, self._measured)
+        )
         try:
-            self._metrics_server = MetricsServer(metrics.registry, "127.0.0.1", config.metrics_port)
+            self._metrics_server = MetricsServer(metrics.registry, config.metrics_host, config.metrics_port)
         except OSError as error:
             raise AgentError(
                 Fault.REFUSED,
-                f"cannot serve metrics at 127.0.0.1:{config.metrics_port} ({error.strerror}): "
-                "choose another --metrics-port",
+                f"cannot serve metrics at {config.metrics_host}:{config.metrics_port} ({error.strerror}): "
+                "choose another --metrics-port or --metrics-host",
             ) from error
 
     async def _open_api(self) -> None:
@@ -204,13 +210,22 @@ class Agent:
 
     def status(self) -> pb.Status:
         """See ControlSocket."""
-        port = self._metrics_server.port if self._metrics_server else 0
         return build_status(
             self.machine,
             self.entry,
             api_url=self._api.url if self._api else "",
-            metrics_url=f"http://127.0.0.1:{port}/metrics" if port else "",
+            metrics_url=self._metrics_url(),
         )
+
+    def _metrics_url(self) -> str:
+        if self._metrics_server is None:
+            return ""
+        return f"{url_here(self._config.metrics_host, self._metrics_server.port)}/metrics"
+
+    def _measured(self) -> Measured | None:
+        membership = self.entry.membership
+        engine = membership.seat.engine if membership and membership.seat else None
+        return engine.measured() if engine else None
 
     async def watch(self) -> AsyncIterator[pb.Status]:
         """See ControlSocket."""

@@ -21,6 +21,12 @@ def default_model_dirs() -> tuple[Path, ...]:
     return (Path(base) / "kafila" / "models",)
 
 
+def url_here(host: str, port: int) -> str:
+    """How this machine reaches what it serves at ``host``, which may be every address."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 @dataclass(frozen=True)
 class AgentConfig:
     """Ports of 0 are chosen by the system. Bytes and seconds throughout."""
@@ -35,6 +41,7 @@ class AgentConfig:
     api_key: str | None = field(
         default=None, repr=False
     )  # required where api_host is not this machine's alone
+    metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
     threads: int = 0  # 0: one for each core this process may use
     memory_limit_bytes: int | None = None

@@ -82,9 +82,10 @@ def run(
     control_group: Annotated[
         str, typer.Option(help="Members of this group may use kafila-ctl, beside this user.")
     ] = "",
-    metrics_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Prometheus on 127.0.0.1; 0: any.")
-    ] = 9470,
+    metrics_host: Annotated[
+        str, typer.Option(help="Address of the metrics, which name the members and nobody else.")
+    ] = "127.0.0.1",
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the metrics; 0: any.")] = 9470,
     threads: Annotated[int, typer.Option(min=0, help="Compute threads; 0: one a core.")] = 0,
     memory: Annotated[str, typer.Option(help="Use at most this, such as 8G; else what is free.")] = "",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0, mps.")] = "cpu",
@@ -106,6 +107,7 @@ def run(
         api_host=api_host,
         api_port=api_port,
         api_key=_api_key(api_key_file, api_host),
+        metrics_host=metrics_host,
         metrics_port=metrics_port,
         threads=threads or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else [0]),
         memory_limit_bytes=parse_bytes(memory) if memory else None,

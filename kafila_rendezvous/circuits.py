@@ -124,6 +124,10 @@ class Circuits:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def count_by_state(self) -> Counter[CircuitState]:
+        """How many circuits there are of each state."""
+        return Counter(circuit.state for circuit in list(self._by_id.values()))
+
     def grant(self, session_id: bytes, epoch: int, member: bytes, peer: bytes, now: float) -> Grant:
         """``member``'s side of the circuit to ``peer`` (fingerprints); both ends get the same circuit.
 

@@ -63,6 +63,7 @@ class Totals:
     """What has happened since the start, for the metrics."""
 
     sessions: int = 0
+    admitted: int = 0
     introductions_failed: int = 0  # of sessions that are over; see Registry.introductions_failed
     refusals: Counter[str] = field(default_factory=Counter)
 
@@ -232,6 +233,7 @@ class Registry:
             raise RequestRefused("forbidden", "only the host of a session may admit")
         self._require_seat(entry)
         joiner = entry.introductions.admit(request.attempt)
+        self.totals.admitted += 1
         peer = self.attached[joiner]
         peer.calling, peer.session_id = None, entry.session.session_id
         commands = entry.session.admit(joiner, peer.name)

@@ -29,7 +29,7 @@ MAX_STREAMS = 4096  # whether or not they have said who they are
 DEFAULT_HOST = "0.0.0.0"  # noqa: S104 (members come from everywhere)
 DEFAULT_PORT = 7470
 DEFAULT_METRICS_HOST = "127.0.0.1"
-DEFAULT_METRICS_PORT = 7472
+DEFAULT_METRICS_PORT = 9471
 
 _TICK_S = 1.0
 _GRACE_S = 2.0

@@ -18,6 +18,7 @@ from kafila_agent.api.errors import add_error_handlers
 from kafila_agent.api.guard import MAX_BODY_BYTES, Guard
 from kafila_agent.api.openai_routes import SERVING, GetService, openai_router
 from kafila_agent.api_key import ApiKeyError, require_api_key
+from kafila_agent.config import url_here
 from kafila_proto.local_http import is_loopback, names_of
 
 log = structlog.get_logger()
@@ -87,9 +88,7 @@ class ApiServer:
     @property
     def url(self) -> str:
         """The base URL to give to clients on this machine."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104
-        host = f"[{host}]" if ":" in host else host
-        return f"http://{host}:{self._port}/v1"
+        return f"{url_here(self._host, self._port)}/v1"
 
     async def start(self) -> None:
         """Listen. Raises ApiServerError if the address cannot be had."""

@@ -43,6 +43,7 @@ class LocalFleet:
         self._environment = os.environ | {"TMPDIR": self._directory.name}
         self._programs: dict[str, subprocess.Popen[str]] = {}
         self._pids: dict[str, int] = {}  # of the agents that run
+        self._ports: dict[str, Any] = {}  # what the rendezvous said of itself
         self._channels: dict[str, grpc.Channel] = {}
 
     def __enter__(self) -> LocalFleet:
@@ -60,6 +61,11 @@ class LocalFleet:
     def directory(self) -> Path:
         """Holds every file of the fleet."""
         return Path(self._directory.name)
+
+    @property
+    def rendezvous_metrics_port(self) -> int:
+        """Where the rendezvous serves its metrics, at 127.0.0.1."""
+        return int(self._ports["metrics_port"])
 
     def agent(self, name: str) -> agent_pb2_grpc.AgentStub:
         """A stub of the agent of that name."""
@@ -92,8 +98,8 @@ class LocalFleet:
             *("--until-stdin-closes", "--host", "127.0.0.1", "--port", "0", "--metrics-port", "0"),
             *("--state-dir", str(self.directory / "rv")),
         )
-        ports = self._answer("rendezvous")
-        address = f"127.0.0.1:{ports['grpc_port']}#{ports['fingerprint']}"
+        self._ports = self._answer("rendezvous")
+        address = f"127.0.0.1:{self._ports['grpc_port']}#{self._ports['fingerprint']}"
         # One letter a directory: a Unix socket's path may hold 107 bytes, and TMPDIR may be long already.
         state_dirs = {name: self.directory / f"a{index}" for index, name in enumerate(self.names)}
         agents = {

@@ -33,6 +33,7 @@ class EdgeCongestionControl(QuicCongestionControl):
         super().__init__(max_datagram_size=max_datagram_size)
         self._datagram_bytes = max_datagram_size
         self.congestion_window = INITIAL_DATAGRAMS * max_datagram_size
+        self.packets_lost = 0
         self._round_began_at = 0.0
         self._round_peak = self._last_round_peak = 0
         self._round_acked = self._round_lost = 0
@@ -71,6 +72,7 @@ class EdgeCongestionControl(QuicCongestionControl):
         """Some are lost: shrink, once a round trip, if that is congestion."""
         last_sent_at = 0.0
         for packet in packets:
+            self.packets_lost += 1
             self.bytes_in_flight -= packet.sent_bytes
             self._round_lost += packet.sent_bytes
             last_sent_at = packet.sent_time or 0.0

@@ -35,6 +35,7 @@ from kafila_agent.edge.events import (
     ConnectionIdRemoved,
     FrameReceived,
     Opened,
+    RoundTrip,
 )
 from kafila_agent.edge.messages import MessageError, MessageKind, MessageReader, message_header
 from kafila_agent.edge.session import EdgeSession
@@ -185,6 +186,11 @@ class EdgeConnection:
         """Bytes written and not yet acknowledged."""
         return adapter.unacknowledged_bytes(self._quic, STREAM)
 
+    @property
+    def packets_lost(self) -> int:
+        """Packets that were given up and whose content was sent again."""
+        return adapter.packets_lost(self._quic)
+
     def close(self, reason: str, code: CloseCode = CloseCode.LEAVING) -> None:
         """Close and tell the peer why; its end learns it from one more datagram."""
         if self.state is not ConnectionState.CLOSED:
@@ -296,6 +302,7 @@ class EdgeConnection:
         if sent_at is None:
             raise MessageError("PONG without PING")
         self._rtts_s.append(now - sent_at)
+        self._events.append(RoundTrip(now - sent_at))
         # A pong that waited for a busy event loop says nothing of the path, and may wait for long: not the mean.
         self.rtt_s = median(self._rtts_s)
 

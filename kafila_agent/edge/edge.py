@@ -28,6 +28,7 @@ class Edge:
         self.close_reason: str | None = None
         self.frames_sent = self.frames_received = 0
         self.bytes_sent = self.bytes_received = 0
+        self.packets_lost = 0
         self.on_closed: Callable[[str], None] | None = None
         self._on_frame: Callable[[memoryview], None] | None = None
         self._early: deque[memoryview] = deque()

@@ -27,6 +27,7 @@ from kafila_agent.edge.demultiplex import Demultiplexer
 from kafila_agent.edge.edge import Edge, EdgeError
 from kafila_agent.edge.link import DIRECT_S, Link
 from kafila_agent.edge.neighbour import Neighbour, RequestCircuit, SocketAddress
+from kafila_agent.edge.observer import EdgeObserver
 from kafila_agent.edge.paths import DATAGRAM_BYTES
 from kafila_agent.edge.reflection import Reflections
 from kafila_agent.edge.session import EdgeSession
@@ -48,6 +49,7 @@ class EdgeEndpoint:
         relay_only: bool = False,
         direct_s: float = DIRECT_S,
         datagram_bytes: tuple[int, ...] = DATAGRAM_BYTES,
+        observer: EdgeObserver | None = None,
     ):
         self.ignored_datagrams = 0
         self.unsent_datagrams = 0
@@ -56,6 +58,7 @@ class EdgeEndpoint:
         self._relay_only = relay_only
         self._direct_s = direct_s
         self._sizes = datagram_bytes
+        self._observer = observer or EdgeObserver()
         self._loop = asyncio.get_running_loop()
         self._session: EdgeSession | None = None
         self._neighbours: dict[bytes, Neighbour] = {}
@@ -137,7 +140,9 @@ class EdgeEndpoint:
                     direct_s=self._direct_s,
                     sizes=self._sizes,
                 )
-                self._neighbours[fingerprint] = Neighbour(link, name, self._demultiplexer, self.send_datagram)
+                self._neighbours[fingerprint] = Neighbour(
+                    link, name, self._demultiplexer, self.send_datagram, self._observer
+                )
                 self._demultiplexer.add(link)
 
     def leave(self, reason: str = "left the session") -> None:

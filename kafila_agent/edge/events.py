@@ -34,6 +34,13 @@ class FrameReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """A ping was answered."""
+
+    rtt_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """The connection is over. ``began``: whether the handshake had been answered by then."""
 
@@ -67,11 +74,12 @@ class AddressKnown:
     address: Address
 
 
-ConnectionEvent = ConnectionIdAdded | ConnectionIdRemoved | Opened | FrameReceived | Closed
+ConnectionEvent = ConnectionIdAdded | ConnectionIdRemoved | Opened | FrameReceived | RoundTrip | Closed
 LinkEvent = (
     ConnectionIdAdded
     | ConnectionIdRemoved
     | FrameReceived
+    | RoundTrip
     | Closed
     | CircuitNeeded
     | Connected

@@ -10,8 +10,9 @@ import structlog
 
 from kafila_agent.edge.demultiplex import Demultiplexer
 from kafila_agent.edge.edge import Edge, EdgeError, Payload
-from kafila_agent.edge.events import CircuitNeeded, Closed, Connected, FrameReceived, Moved
+from kafila_agent.edge.events import CircuitNeeded, Closed, Connected, FrameReceived, Moved, RoundTrip
 from kafila_agent.edge.link import Link
+from kafila_agent.edge.observer import EdgeObserver
 from kafila_agent.edge.paths import Way
 
 log = structlog.get_logger()
@@ -40,6 +41,7 @@ class Neighbour:
         name: str,
         demultiplexer: Demultiplexer,
         send: Callable[[bytes, SocketAddress], None],
+        observer: EdgeObserver,
     ):
         self.link = link
         self.name = name
@@ -48,6 +50,8 @@ class Neighbour:
         self.relay_address: SocketAddress | None = None
         self._demultiplexer = demultiplexer
         self._send = send
+        self._observer = observer
+        self._sought_at = 0.0
         self._loop = asyncio.get_running_loop()
         self._sought: asyncio.Future[Edge] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -60,6 +64,7 @@ class Neighbour:
             return self.edge
         if self._sought is None:
             self._sought = self._loop.create_future()
+            self._sought_at = self._loop.time()
         sought = self._sought
         self.link.connect(addresses, self._loop.time(), relay_at_once=relay_at_once)
         self.pump()
@@ -94,6 +99,7 @@ class Neighbour:
             self._is_pumped = False
         if self.edge is not None and self.link.connection is not None:
             self.edge.rtt_s = self.link.connection.rtt_s
+            self.edge.packets_lost = self.link.connection.packets_lost
         self._set_timer(self.link.get_timer())
 
     def _take_event(self, event: object) -> None:
@@ -101,10 +107,14 @@ class Neighbour:
             case FrameReceived():
                 if self.edge is not None:
                     self.edge.deliver(event.frame)
+            case RoundTrip():
+                if self.edge is not None:
+                    self._observer.on_round_trip(self.name, self.edge.path, event.rtt_s)
             case Connected():
                 self._connected(event.path)
             case Moved():
                 log.info("edge moved", peer=self.name, path=event.path)
+                self._observer.on_edge_moved(self.name, event.path)
                 if self.edge is not None:
                     self.edge.path = event.path
             case CircuitNeeded():
@@ -123,6 +133,8 @@ class Neighbour:
         log.info("edge open", peer=self.name, path=path)
         self.edge = Edge(self.name, self.link.peer, path, send_frame)
         sought, self._sought = self._sought, None
+        took_s = self._loop.time() - self._sought_at if sought is not None else 0.0
+        self._observer.on_edge_open(self.name, path, took_s)
         if sought is not None:
             sought.set_result(self.edge)
 
@@ -131,9 +143,11 @@ class Neighbour:
         edge, self.edge = self.edge, None
         sought, self._sought = self._sought, None
         if sought is not None:
+            self._observer.on_edge_failed(self.name)
             sought.set_exception(EdgeError(f"no edge to {self.name}: {reason}"))
             sought.exception()  # whoever asked may have gone away
         if edge is not None:
+            self._observer.on_edge_lost(self.name)
             edge.end(reason, lost=True)
 
     async def _fetch_circuit(self) -> None:

@@ -69,6 +69,13 @@ def unacknowledged_bytes(quic: QuicConnection, stream_id: int) -> int:
     return sender._buffer_stop - sender._buffer_start
 
 
+def packets_lost(quic: QuicConnection) -> int:
+    """How many packets the congestion control has been told are lost."""
+    control = quic._loss._cc
+    assert isinstance(control, congestion.EdgeCongestionControl)
+    return control.packets_lost
+
+
 def retry_now(quic: QuicConnection, now: float) -> None:
     """Send what is unacknowledged again at once: the path is another one, so the old one's silence means nothing."""
     quic._loss._pto_count = 0

@@ -174,7 +174,13 @@ class Engine:
     def measured(self) -> Measured:
         """What this head has measured lately."""
         waiting = sum(run.sequence.state is State.WAITING for run in self._runs.values())
-        return self._recent.measured(running=len(self._runs) - waiting, waiting=waiting, slots=self._slots)
+        kept = sum(run.sequence.launched for run in self._runs.values())
+        return self._recent.measured(
+            running=len(self._runs) - waiting,
+            waiting=waiting,
+            slots=self._slots,
+            kv_usage=kept / (self._slots * self.context_tokens),
+        )
 
     def _feed_ring(self) -> None:
         for command in self._scheduler.schedule():

@@ -52,12 +52,13 @@ class Measured:
     """The engine, measured over its recent past; medians, and ``tokens_per_s`` is one user's rate.
 
     ``stage_compute_s``: each visit to a stage in a decode step, in ring order from the head's own blocks; the
-    last is the head's again: final norm, LM head and sampling.
+    last is the head's again: final norm, LM head and sampling. ``kv_usage``: the fraction of all slots' tokens in use.
     """
 
     running: int
     waiting: int
     slots: int
+    kv_usage: float
     requests: int
     tokens: int
     tokens_per_s: float | None
@@ -138,7 +139,7 @@ class Recent:
         """A request's, from acceptance to end."""
         return _median([request.latency_s for request in self._requests])
 
-    def measured(self, *, running: int, waiting: int, slots: int) -> Measured:
+    def measured(self, *, running: int, waiting: int, slots: int, kv_usage: float) -> Measured:
         """All of it now."""
         compute_s = sum(step.compute_s for step in self._steps)
         circuit_s = sum(step.circuit_s for step in self._steps)
@@ -147,6 +148,7 @@ class Recent:
             running,
             waiting,
             slots,
+            kv_usage,
             self.requests,
             self.tokens,
             _median([r.tokens_per_s for r in self._requests]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
 
 class Observer:
     """Each method is called on the event loop. This one counts nothing: override what is wanted."""
+
+    def on_ring(self, ring: Sequence[str]) -> None:
+        """A plan is at work whose members round the ring are these, from the head on; steps' stages follow it."""
 
     def on_accepted(self, prompt_tokens: int) -> None:
         """A request was queued."""

@@ -59,6 +59,8 @@ class Seat:
         self._upstream = edges.get(upstream)
         self.engine: Engine | None = None
         if text is not None:
+            if observer is not None:
+                observer.on_ring(plan.ring)
             self.engine = Engine(
                 self._launch,
                 text,
