@@ -1,4 +1,4 @@
-.PHONY: setup natlab-tools demo test lint proto bench fuzz audit clean
+.PHONY: setup tools demo test lint proto generated bench fuzz audit clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -16,16 +16,18 @@ setup: .venv/installed
 demo: setup
 	$(BIN)/kafila-ctl demo $(ARGS)
 
-# The laboratory of tests/natlab: as root on Debian what it needs is installed, elsewhere its tests are skipped.
-NATLAB := nftables iptables iproute2 conntrack procps miniupnpd
+# For the laboratory of tests/natlab and for tests/deploy: as root on Debian they are installed, elsewhere the tests
+# that need them are skipped.
+TOOLS := nftables iptables iproute2 conntrack procps miniupnpd prometheus systemd
 
-natlab-tools:
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s $(NATLAB) >/dev/null 2>&1; then \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y $(NATLAB) >/dev/null \
-		|| echo "could not install $(NATLAB): the tests that need them are skipped"; fi
+tools:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s $(TOOLS) >/dev/null 2>&1; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+		apt-get install -qq -y --no-install-recommends $(TOOLS) >/dev/null \
+		|| echo "could not install $(TOOLS): the tests that need them are skipped"; fi
 
 # Two workers, a file to each: many tests wait for processes, and more would only wait for each other's.
-test: setup natlab-tools
+test: setup tools
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 lint: setup
@@ -37,6 +39,11 @@ lint: setup
 proto: setup
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=proto --pyi_out=proto --grpc_python_out=proto \
 		proto/kafila_proto/rendezvous.proto proto/kafila_proto/agent.proto
+
+# What is committed and made from code: the table of metrics and Grafana's dashboards.
+generated: setup
+	$(BIN)/python -m tests.tidy.metrics_table
+	$(BIN)/python -m deploy.grafana.dashboards
 
 bench: setup
 	for bench in tests/bench/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
