@@ -147,6 +147,12 @@ class Agent:
             link.keep_trying()
         self._changed()
 
+    async def drain(self, patience_s: float) -> None:
+        """Let what is being answered come to its end, for at most ``patience_s``; ``close`` then breaks nothing off."""
+        membership = self._entry.membership if self._entry is not None else None
+        if membership is not None and membership.seat is not None:
+            await membership.seat.drain(patience_s)
+
     async def close(self) -> None:
         """Leave the session, telling the others, and let everything go."""
         if self._entry is not None:

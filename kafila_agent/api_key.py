@@ -13,6 +13,7 @@ from pathlib import Path
 from kafila_proto.local_http import is_loopback
 
 VARIABLE = "KAFILA_API_KEY"
+CREDENTIAL = "api-key"
 MIN_LENGTH = 16
 _OTHERS = stat.S_IRWXO
 
@@ -22,11 +23,13 @@ class ApiKeyError(ValueError):
 
 
 def read_api_key(file: Path | None) -> str | None:
-    """The key in ``file``, or in KAFILA_API_KEY if no file is given; None if there is neither.
+    """The key in ``file``, or if none is given in systemd's credential or in KAFILA_API_KEY; None if there is none.
 
     Raises ApiKeyError if the file cannot be read, if everybody on this machine can, or if it holds no key.
     """
     variable = os.environ.pop(VARIABLE, None)
+    if file is None and (credential := _credential()) is not None:
+        return _checked(credential.read_text("ascii", "replace"), str(credential))
     if file is None:
         return None if variable is None else _checked(variable, VARIABLE)
     try:
@@ -45,6 +48,13 @@ def require_api_key(host: str, key: str | None) -> None:
             f"other machines reach the API at {host}: give it a key (--api-key-file, or {VARIABLE} in the"
             " environment), or leave it at 127.0.0.1"
         )
+
+
+def _credential() -> Path | None:
+    """LoadCredential= of the unit; a blank one stands for none."""
+    directory = os.environ.get("CREDENTIALS_DIRECTORY")
+    file = Path(directory) / CREDENTIAL if directory else None
+    return file if file is not None and file.exists() and file.read_bytes().strip() else None
 
 
 def _checked(text: str, source: str) -> str:

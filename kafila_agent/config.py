@@ -6,6 +6,9 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+CONTROL_SOCKET = "control.sock"
+SERVICE_DIR = Path("/run/kafila")  # RuntimeDirectory= of the unit
+
 
 def default_state_dir() -> Path:
     """Where an agent keeps its identity and its socket: systemd's directory, or the user's own."""
@@ -15,8 +18,17 @@ def default_state_dir() -> Path:
     return Path(base) / "kafila"
 
 
+def default_control_dir() -> Path:
+    """Where ``kafila-ctl`` looks for an agent: the user's own one, or else the service of this machine."""
+    own = default_state_dir()
+    has_service = (SERVICE_DIR / CONTROL_SOCKET).exists()
+    return SERVICE_DIR if has_service and not (own / CONTROL_SOCKET).exists() else own
+
+
 def default_model_dirs() -> tuple[Path, ...]:
-    """Where models are looked for, beside the hub's cache."""
+    """Where models are looked for, beside the hub's cache: systemd's directory, or the user's own."""
+    if under_systemd := os.environ.get("CACHE_DIRECTORY"):
+        return (Path(under_systemd.split(":")[0]) / "models",)
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return (Path(base) / "kafila" / "models",)
 
@@ -55,8 +67,9 @@ class AgentConfig:
 
     @property
     def control_socket(self) -> Path:
-        """Where ``kafila-ctl`` finds this agent."""
-        return self.state_dir / "control.sock"
+        """Where ``kafila-ctl`` finds this agent: where systemd lets a group come, or beside the identity."""
+        under_systemd = os.environ.get("RUNTIME_DIRECTORY")
+        return Path(under_systemd.split(":")[0] if under_systemd else self.state_dir) / CONTROL_SOCKET
 
     @property
     def digest_cache(self) -> Path:

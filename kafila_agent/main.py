@@ -11,15 +11,21 @@ import re
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from kafila_agent.api_key import ApiKeyError, read_api_key, require_api_key
 from kafila_agent.config import AgentConfig, default_model_dirs, default_state_dir
-from kafila_proto.program import configure_logs, stop_signal
+from kafila_proto.program import Ending, configure_logs
+from kafila_proto.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from kafila_agent.agent import Agent
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+
+DRAIN_S = 20.0  # what the unit's TimeoutStopSec leaves room for
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -129,17 +135,32 @@ async def _serve(config: AgentConfig, until_stdin_closes: bool) -> int:
     from kafila_agent.agent import Agent
     from kafila_agent.control.local import AgentError
 
-    stop = stop_signal(until_stdin_closes=until_stdin_closes)
+    ending = Ending(until_stdin_closes=until_stdin_closes)
+    supervisor = Supervisor()
     agent = Agent(config)
+    keeping = [asyncio.create_task(supervisor.keep_alive())]
     try:
         await agent.start()
-        await stop.wait()
+        supervisor.ready()
+        keeping.append(asyncio.create_task(_tell_status(agent, supervisor)))
+        await ending.asked.wait()
+        supervisor.stopping()
+        await ending.unless_hurried(agent.drain(DRAIN_S))
     except AgentError as error:
         print(f"kafila-agent: {error.detail}", file=sys.stderr)
         return 1
     finally:
         await agent.close()
+        for task in keeping:
+            task.cancel()
     return 0
+
+
+async def _tell_status(agent: Agent, supervisor: Supervisor) -> None:
+    from kafila_agent.status import status_line
+
+    async for status in agent.watch():
+        supervisor.status(status_line(status))
 
 
 def parse_level(text: str) -> int:

@@ -48,6 +48,18 @@ def build_status(machine: Machine, entry: Entry, *, api_url: str, metrics_url: s
     return status
 
 
+def status_line(status: pb.Status) -> str:
+    """Where this agent is, in a line for a supervisor."""
+    session = status.session
+    attached = "" if status.attached else f"; not attached to {status.rendezvous}"
+    if session.state in (pb.SessionStatus.NONE, pb.SessionStatus.CLOSED):
+        return f"in no session{attached}"
+    if session.state == pb.SessionStatus.FORMING:
+        return f"forming: {len(session.members)} of {session.expected_members} members{attached}"
+    name = pb.SessionStatus.State.Name(session.state).lower()
+    return f"{name} {session.model} with {len(session.members)} members{attached}"
+
+
 def _session(membership: Membership) -> pb.SessionStatus:
     charter, plan = membership.charter, membership.plan_message
     session = pb.SessionStatus(

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from kafila_proto.certificate import CertificateError
-from kafila_proto.program import configure_logs, stop_signal
+from kafila_proto.program import Ending, configure_logs
+from kafila_proto.supervisor import Supervisor
 from kafila_rendezvous.server import (
     DEFAULT_HOST,
     DEFAULT_METRICS_HOST,
@@ -23,6 +24,8 @@ from kafila_rendezvous.server import (
     RendezvousServer,
     start_rendezvous,
 )
+
+_STATUS_S = 2.0
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
@@ -87,13 +90,29 @@ def serve(
 
 
 async def _serve(config: Config, until_stdin_closes: bool) -> None:
-    stop = stop_signal(until_stdin_closes=until_stdin_closes)
+    ending = Ending(until_stdin_closes=until_stdin_closes)
+    supervisor = Supervisor()
     server = await start_rendezvous(config)
+    keeping = [
+        asyncio.create_task(supervisor.keep_alive()),
+        asyncio.create_task(_tell_status(server, supervisor)),
+    ]
     try:
+        supervisor.ready()
         print(json.dumps(_where(server)), flush=True)
-        await stop.wait()
+        await ending.asked.wait()
+        supervisor.stopping()
     finally:
         await server.close()
+        for task in keeping:
+            task.cancel()
+
+
+async def _tell_status(server: RendezvousServer, supervisor: Supervisor) -> None:
+    while True:
+        registry = server.registry
+        supervisor.status(f"{len(registry.attached)} agents, {len(registry.sessions)} sessions")
+        await asyncio.sleep(_STATUS_S)
 
 
 def _where(server: RendezvousServer) -> dict[str, int | str]:

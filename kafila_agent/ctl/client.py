@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import typer
 
+from kafila_agent.config import CONTROL_SOCKET
 from kafila_agent.ctl.exit_status import FAILURE, NOT_FOUND, USAGE, fail
 from kafila_proto import agent_pb2_grpc
 
@@ -22,7 +23,7 @@ _EXIT = {
 @contextmanager
 def local_agent(state_dir: Path) -> Iterator[agent_pb2_grpc.AgentStub]:
     """A stub of the agent whose state directory this is. Where it cannot, leaves with a message."""
-    path = state_dir / "control.sock"
+    path = state_dir / CONTROL_SOCKET
     # A proxy in the environment is for other people's machines, never for this one.
     with grpc.insecure_channel(f"unix:{path}", options=[("grpc.enable_http_proxy", 0)]) as channel:
         try:

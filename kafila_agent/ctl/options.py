@@ -7,15 +7,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from kafila_agent.config import default_state_dir
+from kafila_agent.config import default_control_dir
 
 StateDir = Annotated[
     Path,
     typer.Option(
         "--state-dir",
         envvar="KAFILA_STATE_DIR",
-        default_factory=default_state_dir,
-        help="State directory of the agent to talk to.",
+        default_factory=default_control_dir,
+        help="State directory of the agent to talk to; /run/kafila for the service.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]

@@ -106,11 +106,12 @@ class Engine:
         self._runs: dict[int, _Run] = {}
         self._recent = Recent()
         self._failed: str | None = None
+        self._refusing: str | None = None
 
     def generate(self, request: Request) -> Generation:
         """Queue a request. Raises ContextExceeded, Busy or EngineFailed; nothing is queued then."""
-        if self._failed is not None:
-            raise EngineFailed(self._failed)
+        if (reason := self._failed or self._refusing) is not None:
+            raise EngineFailed(reason)
         run = self._run_of(request)
         try:
             self._scheduler.add(run.sequence)
@@ -170,6 +171,15 @@ class Engine:
         for run in runs.values():
             self._observer.on_aborted(reason)
             run.generation.put(EngineFailed(reason))
+
+    def refuse_new(self, reason: str) -> None:
+        """Take no more requests; those under way are answered to their end."""
+        self._refusing = reason
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests wait or are under way."""
+        return bool(self._runs)
 
     def measured(self) -> Measured:
         """What this head has measured lately."""

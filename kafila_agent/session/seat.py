@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ log = structlog.get_logger()
 # Rows of a prefill frame. Chunks start at multiples of it, so it must be the same whoever is head.
 PREFILL_CHUNK = CHUNK_TOKENS
 _ERROR_BYTES = 1000
+_QUIET_S = 2.0  # a stage that is not the head knows of requests only by their frames
 
 
 def neighbours(plan: RingPlan, name: str) -> tuple[str, str]:
@@ -54,6 +56,7 @@ class Seat:
 
         self.plan = plan
         self._epoch = epoch
+        self._heard_at = float("-inf")
         upstream, downstream = neighbours(plan, name)
         self._downstream = edges.get(downstream)
         self._upstream = edges.get(upstream)
@@ -96,6 +99,18 @@ class Seat:
         # The head is visited twice: its blocks first, norm and LM head last.
         return dict(zip(ring, (visits[0] + visits[-1], *visits[1:-1]), strict=True))
 
+    async def drain(self, patience_s: float) -> None:
+        """Let the answers under way come to their end, for at most ``patience_s``; the head takes no new ones."""
+        loop = asyncio.get_running_loop()
+        if self.engine is not None:
+            self.engine.refuse_new("this machine's agent is being stopped: its session ends in a moment")
+        deadline = loop.time() + patience_s
+        while self._is_busy(loop.time()) and loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_QUIET_S / 20)  # nothing hangs on the moment
+
+    def _is_busy(self, now: float) -> bool:
+        return self.engine.is_busy if self.engine is not None else now - self._heard_at < _QUIET_S
+
     async def close(self, reason: str) -> None:
         """End every sequence with ``reason`` and let the worker go."""
         if self._upstream is not None:
@@ -112,6 +127,7 @@ class Seat:
         self._downstream.send(frame.encode())
 
     def _received(self, data: memoryview) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
         try:
             frame = parse_frame(data)
         except FrameError as error:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Coroutine
 
 import structlog
 
@@ -30,17 +31,35 @@ def configure_logs(level: int = logging.INFO) -> None:
     )
 
 
-def stop_signal(*, until_stdin_closes: bool = False) -> asyncio.Event:
-    """Set by SIGINT or SIGTERM, and by the end of standard input if so asked: a parent's end is then ours."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    if until_stdin_closes:
-        threading.Thread(target=_await_end_of_stdin, args=(loop, stop), daemon=True).start()
-    return stop
+class Ending:
+    """When a program is to end: ``asked`` is set by SIGTERM, SIGINT, and by the end of standard input if so wanted.
 
+    A parent's end is then ours. SIGTERM leaves time for what is under way; a second one, and the others, do not.
+    """
 
-def _await_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
-    loop.call_soon_threadsafe(stop.set)
+    def __init__(self, *, until_stdin_closes: bool = False) -> None:
+        self.asked, self._hurried = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        loop.add_signal_handler(signal.SIGINT, self._hurry)
+        if until_stdin_closes:
+            threading.Thread(target=self._await_end_of_stdin, args=(loop,), daemon=True).start()
+
+    async def unless_hurried(self, work: Coroutine[None, None, None]) -> None:
+        """Until ``work`` is done, or there is no time for it."""
+        tasks = [asyncio.create_task(work), asyncio.create_task(self._hurried.wait())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+
+    def _terminate(self) -> None:
+        (self._hurried if self.asked.is_set() else self.asked).set()
+
+    def _hurry(self) -> None:
+        self.asked.set()
+        self._hurried.set()
+
+    def _await_end_of_stdin(self, loop: asyncio.AbstractEventLoop) -> None:
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+        loop.call_soon_threadsafe(self._hurry)

@@ -12,7 +12,7 @@ import sys
 import pytest
 import structlog
 
-from kafila_proto.program import configure_logs, stop_signal
+from kafila_proto.program import Ending, configure_logs
 
 EVIL = "\x1b]0;owned\x07\nattached member=desk"
 
@@ -57,17 +57,32 @@ def test_on_a_terminal_the_words_of_others_cannot_drive_it(logged):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_signals_end_a_program(number):
-    stop = stop_signal()
+    ending = Ending()
     os.kill(os.getpid(), number)
-    await asyncio.wait_for(stop.wait(), 10)
+    await asyncio.wait_for(ending.asked.wait(), 10)
 
 
 async def test_the_end_of_standard_input_does_if_asked(monkeypatch):
     ours, theirs = os.pipe()
     monkeypatch.setattr(sys, "stdin", os.fdopen(ours))
-    stop = stop_signal(until_stdin_closes=True)
+    ending = Ending(until_stdin_closes=True)
     os.write(theirs, b"not yet")
     await asyncio.sleep(0.05)
-    assert not stop.is_set()
+    assert not ending.asked.is_set()
     os.close(theirs)
-    await asyncio.wait_for(stop.wait(), 10)
+    await asyncio.wait_for(ending.asked.wait(), 10)
+
+
+@pytest.mark.parametrize("then", [[signal.SIGTERM], [signal.SIGINT], []])
+async def test_sigterm_leaves_time_until_a_second_signal(then):
+    ending, done = Ending(), asyncio.Event()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(ending.asked.wait(), 10)
+    waiting = asyncio.create_task(ending.unless_hurried(done.wait()))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    if not then:
+        done.set()
+    for number in then:
+        os.kill(os.getpid(), number)
+    await asyncio.wait_for(waiting, 10)
