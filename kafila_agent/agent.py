@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from kafila_agent.checks import examine
 from kafila_agent.config import AgentConfig, url_here
 from kafila_agent.control.link import RendezvousLink
 from kafila_agent.control.local import AgentError, ControlSocket, Fault
@@ -213,6 +214,14 @@ class Agent:
         """See ControlSocket."""
         await self._imported()
         return await self.entry.probe(request)
+
+    async def examine(self, model: str) -> pb.ExamineReply:
+        """See ControlSocket."""
+        await self._imported()
+        membership = self.entry.membership
+        return pb.ExamineReply(
+            checks=await examine(self.machine, model or (membership.charter.model.name if membership else ""))
+        )
 
     def status(self) -> pb.Status:
         """See ControlSocket."""

@@ -59,6 +59,9 @@ _Rendezvous = Annotated[
         help="HOST:PORT, or HOST:PORT#FINGERPRINT to pin its certificate from the start.",
     ),
 ]
+_MetricsHost = Annotated[
+    str, typer.Option(help="Address of the metrics, which name the members and nobody else.")
+]
 _Upnp = Annotated[bool, typer.Option("--upnp/--no-upnp", help="Ask the router to let the other members in.")]
 _StunServers = Annotated[
     list[str] | None,
@@ -88,9 +91,7 @@ def run(
     control_group: Annotated[
         str, typer.Option(help="Members of this group may use kafila-ctl, beside this user.")
     ] = "",
-    metrics_host: Annotated[
-        str, typer.Option(help="Address of the metrics, which name the members and nobody else.")
-    ] = "127.0.0.1",
+    metrics_host: _MetricsHost = "127.0.0.1",
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the metrics; 0: any.")] = 9470,
     threads: Annotated[int, typer.Option(min=0, help="Compute threads; 0: one a core.")] = 0,
     memory: Annotated[str, typer.Option(help="Use at most this, such as 8G; else what is free.")] = "",

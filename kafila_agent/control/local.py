@@ -55,6 +55,9 @@ class Controlled(Protocol):
     async def probe(self, request: pb.ProbeRequest) -> pb.ProbeReply:
         """Measure this machine."""
 
+    async def examine(self, model: str) -> pb.ExamineReply:
+        """Check what a session needs of this machine."""
+
     def status(self) -> pb.Status:
         """A snapshot."""
 
@@ -146,6 +149,9 @@ class ControlSocket(agent_pb2_grpc.AgentServicer):
             return await self._agent.probe(request)
         except AgentError as error:
             await context.abort(error.fault.value, error.detail)
+
+    async def Examine(self, request, context):  # noqa: N802, D102
+        return await self._agent.examine(request.model)
 
 
 def _alive(path: Path) -> bool:

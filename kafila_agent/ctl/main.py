@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 # Commands by name, with their modules. Only what is asked for is imported: `plan` need not wait for gRPC.
-_COMMANDS = {name: f"kafila_agent.ctl.{name}" for name in ("session", "plan", "probe", "chat", "demo")}
+_NAMES = ("session", "plan", "probe", "chat", "demo", "doctor", "diagnostics")
+_COMMANDS = {name: f"kafila_agent.ctl.{name}" for name in _NAMES}
 
 
 def root(

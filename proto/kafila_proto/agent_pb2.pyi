@@ -64,6 +64,40 @@ class ProbeReply(_message.Message):
     notices: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, member_json: _Optional[str] = ..., notices: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class ExamineRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class ExamineReply(_message.Message):
+    __slots__ = ("checks",)
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    checks: _containers.RepeatedCompositeFieldContainer[Check]
+    def __init__(self, checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ...) -> None: ...
+
+class Check(_message.Message):
+    __slots__ = ("name", "verdict", "finding", "next_step")
+    class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        OK: _ClassVar[Check.Verdict]
+        DOUBTFUL: _ClassVar[Check.Verdict]
+        BAD: _ClassVar[Check.Verdict]
+        UNKNOWN: _ClassVar[Check.Verdict]
+    OK: Check.Verdict
+    DOUBTFUL: Check.Verdict
+    BAD: Check.Verdict
+    UNKNOWN: Check.Verdict
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    FINDING_FIELD_NUMBER: _ClassVar[int]
+    NEXT_STEP_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    verdict: Check.Verdict
+    finding: str
+    next_step: str
+    def __init__(self, name: _Optional[str] = ..., verdict: _Optional[_Union[Check.Verdict, str]] = ..., finding: _Optional[str] = ..., next_step: _Optional[str] = ...) -> None: ...
+
 class Status(_message.Message):
     __slots__ = ("name", "fingerprint", "version", "rendezvous", "attached", "api_url", "metrics_url", "session")
     NAME_FIELD_NUMBER: _ClassVar[int]

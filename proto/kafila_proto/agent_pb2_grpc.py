@@ -70,6 +70,11 @@ class AgentStub:
                 request_serializer=kafila__proto_dot_agent__pb2.ProbeRequest.SerializeToString,
                 response_deserializer=kafila__proto_dot_agent__pb2.ProbeReply.FromString,
                 _registered_method=True)
+        self.Examine = channel.unary_unary(
+                '/kafila.Agent/Examine',
+                request_serializer=kafila__proto_dot_agent__pb2.ExamineRequest.SerializeToString,
+                response_deserializer=kafila__proto_dot_agent__pb2.ExamineReply.FromString,
+                _registered_method=True)
 
 
 class AgentServicer:
@@ -120,6 +125,13 @@ class AgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Examine(self, request, context):
+        """what a session needs of this machine, step by step
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -157,6 +169,11 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.Probe,
                     request_deserializer=kafila__proto_dot_agent__pb2.ProbeRequest.FromString,
                     response_serializer=kafila__proto_dot_agent__pb2.ProbeReply.SerializeToString,
+            ),
+            'Examine': grpc.unary_unary_rpc_method_handler(
+                    servicer.Examine,
+                    request_deserializer=kafila__proto_dot_agent__pb2.ExamineRequest.FromString,
+                    response_serializer=kafila__proto_dot_agent__pb2.ExamineReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -349,6 +366,33 @@ class Agent:
             '/kafila.Agent/Probe',
             kafila__proto_dot_agent__pb2.ProbeRequest.SerializeToString,
             kafila__proto_dot_agent__pb2.ProbeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Examine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kafila.Agent/Examine',
+            kafila__proto_dot_agent__pb2.ExamineRequest.SerializeToString,
+            kafila__proto_dot_agent__pb2.ExamineReply.FromString,
             options,
             channel_credentials,
             insecure,
