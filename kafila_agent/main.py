@@ -27,7 +27,11 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "
 
 DRAIN_S = 20.0  # what the unit's TimeoutStopSec leaves room for
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def parse_bytes(text: str) -> int:
@@ -62,6 +66,22 @@ _Rendezvous = Annotated[
 _MetricsHost = Annotated[
     str, typer.Option(help="Address of the metrics, which name the members and nobody else.")
 ]
+_StateDir = Annotated[
+    Path,
+    typer.Option(
+        envvar="KAFILA_STATE_DIR",
+        default_factory=default_state_dir,
+        help="Where this machine's key lies, and the socket that kafila-ctl finds it by.",
+    ),
+]
+_ModelDirs = Annotated[
+    list[Path] | None,
+    typer.Option(envvar="KAFILA_MODEL_DIR", help="Where models lie, beside the hub's cache; repeatable."),
+]
+_ApiKeyFile = Annotated[
+    Path | None,
+    typer.Option(help="Clients of the API must know the key in this file, or in KAFILA_API_KEY."),
+]
 _Upnp = Annotated[bool, typer.Option("--upnp/--no-upnp", help="Ask the router to let the other members in.")]
 _StunServers = Annotated[
     list[str] | None,
@@ -72,22 +92,16 @@ _StunServers = Annotated[
 @app.command()
 def run(
     rendezvous: _Rendezvous,
-    state_dir: Annotated[Path, typer.Option(envvar="KAFILA_STATE_DIR", default_factory=default_state_dir)],
+    state_dir: _StateDir,
     name: Annotated[str, typer.Option(envvar="KAFILA_NAME", help="What the others call this machine.")] = "",
-    model_dir: Annotated[
-        list[Path] | None,
-        typer.Option(envvar="KAFILA_MODEL_DIR", help="Where models lie, beside the hub's cache; repeatable."),
-    ] = None,
-    udp_host: Annotated[str, typer.Option(help="Address of the data plane.")] = "::",
-    udp_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any.")] = 0,
+    model_dir: _ModelDirs = None,
+    udp_host: Annotated[str, typer.Option(help="Address that other members reach.")] = "::",
+    udp_port: Annotated[int, typer.Option(min=0, max=65535, help="Its UDP port; 0: any.")] = 0,
     api_host: Annotated[
         str, typer.Option(help="Address of the OpenAI API. Any but this machine's own needs an API key.")
     ] = "127.0.0.1",
     api_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the OpenAI API; 0: any.")] = 7480,
-    api_key_file: Annotated[
-        Path | None,
-        typer.Option(help="Clients of the API must know the key in this file, or in KAFILA_API_KEY."),
-    ] = None,
+    api_key_file: _ApiKeyFile = None,
     control_group: Annotated[
         str, typer.Option(help="Members of this group may use kafila-ctl, beside this user.")
     ] = "",
@@ -103,7 +117,10 @@ def run(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     until_stdin_closes: Annotated[bool, typer.Option("--until-stdin-closes", hidden=True)] = False,
 ) -> None:
-    """Run this machine's agent until SIGINT or SIGTERM."""
+    """Run this machine's agent: it joins sessions as kafila-ctl tells it, holds its blocks and serves the API.
+
+    SIGTERM lets answers under way come to their end, for at most 20 s; SIGINT and a second signal do not wait.
+    """
     configure_logs(parse_level(log_level))
     config = AgentConfig(
         name=name or default_name(),

@@ -25,7 +25,9 @@ def chat(
         Path | None, typer.Option(help="The agent's API key, if it asks for one; or KAFILA_API_KEY.")
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens an answer may have.")] = 1024,
-    temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.0,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, max=2.0, help="0 is the likeliest answer, always the same.")
+    ] = 0.0,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Show tokens/s after each answer.")
     ] = False,
