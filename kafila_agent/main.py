@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
+import structlog
 import typer
 
 from kafila_agent.api_key import ApiKeyError, read_api_key, require_api_key
@@ -153,6 +154,7 @@ async def _serve(config: AgentConfig, until_stdin_closes: bool) -> int:
     from kafila_agent.agent import Agent
     from kafila_agent.control.local import AgentError
 
+    structlog.contextvars.bind_contextvars(member=config.name)  # whatever runs later inherits it
     ending = Ending(until_stdin_closes=until_stdin_closes)
     supervisor = Supervisor()
     agent = Agent(config)

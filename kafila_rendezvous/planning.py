@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from kafila_proto.fleet import plan_fleet
+from kafila_proto.names import session_label
 from kafila_rendezvous.outcome import PlanFleet
 
 PLANS_AT_ONCE = 2
@@ -63,7 +64,7 @@ class Planning:
         except ValueError as error:
             self._failed(work, str(error))
         except Exception:  # a session must not wait for ever for a planner that broke
-            log.exception("the planner failed", session=work.session_id.hex()[:8])
+            log.exception("the planner failed", session=session_label(work.session_id))
             self._failed(work, "the planner failed: see its log")
         else:
             self._planned(work, fleet_json, plan_json)

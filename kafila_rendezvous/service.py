@@ -11,7 +11,7 @@ import structlog
 
 from kafila_proto import PROTOCOL, VERSION
 from kafila_proto.certificate import fingerprint
-from kafila_proto.names import InvalidName, check_name, printable
+from kafila_proto.names import InvalidName, check_name, printable, session_label
 from kafila_proto.rendezvous_pb2 import (
     Challenge,
     CircuitGrant,
@@ -137,7 +137,7 @@ class RendezvousService(RendezvousServicer):
                 case SessionOver(session_id, reason):
                     self._circuits.release_session(session_id)
                     self._planning.forget(session_id)
-                    log.info("session over", session=session_id.hex()[:8], reason=reason)
+                    log.info("session over", session=session_label(session_id), reason=reason)
 
     def _log(self, to: bytes, message: ToAgent) -> None:
         """What an operator may want to know; never a number, the public half of a code."""

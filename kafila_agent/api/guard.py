@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import hmac
 import re
+import time
 import uuid
 from collections.abc import Set
 
+import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kafila_agent.api.errors import ApiError
 from kafila_proto.local_http import called_name, is_cross_origin
+
+log = structlog.get_logger()
 
 MAX_BODY_BYTES = 32 << 20
 
@@ -40,13 +44,22 @@ class Guard:
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
 
+        status, began = 0, time.monotonic()
+
         async def send_with_id(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["x-request-id"] = request_id
+                status = message["status"]
             await send(message)
 
         refusal = self._refusal(scope["path"], headers)
-        await (refusal.response() if refusal else self._app)(scope, receive, send_with_id)
+        with structlog.contextvars.bound_contextvars(request=request_id):
+            try:
+                await (refusal.response() if refusal else self._app)(scope, receive, send_with_id)
+            finally:
+                took_s = round(time.monotonic() - began, 3)
+                log.debug("request", path=scope["path"], status=status, took_s=took_s)
 
     def _refusal(self, path: str, headers: Headers) -> ApiError | None:
         host = headers.get("host", "")

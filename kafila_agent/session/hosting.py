@@ -22,6 +22,7 @@ from kafila_agent.control.introduction import (
     Withdrawn,
 )
 from kafila_agent.machine import Machine
+from kafila_proto.names import session_label
 from kafila_proto.rendezvous_pb2 import (
     Charter,
     CreateSession,
@@ -128,7 +129,7 @@ class Hosting:
                 case Send(message):
                     self._machine.post(message)
                 case Admitted(name, _):
-                    log.info("admitted", member=name)
+                    log.info("admitted", session=session_label(self._session_id), peer=name)
                     self._write_charter()
                 case Withdrawn(name):
                     self._without(name)
@@ -167,7 +168,7 @@ class Hosting:
                 timer.cancel()
 
     def _without(self, name: str) -> None:
-        log.info("gone before the plan", member=name)
+        log.info("gone before the plan", session=session_label(self._session_id), peer=name)
         self.notice = f"{name} is gone"
         if not self.code:
             self.notice += "; `kafila-ctl session code` makes a code for the free place"

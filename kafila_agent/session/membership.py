@@ -22,6 +22,7 @@ from kafila_agent.session.seat import Seat, neighbours
 from kafila_agent.session.work import Work, WorkError, load_work
 from kafila_planner.facts import MAX_MEMBERS
 from kafila_planner.ring import Path, Refusal, RingPlan, plan_from_json
+from kafila_proto.names import session_label
 from kafila_proto.rendezvous_pb2 import (
     Candidate,
     Charter,
@@ -74,6 +75,7 @@ class Membership:
         self.refused = False
         self._machine = machine
         self._session_id = session_id
+        self._log = log.bind(session=session_label(session_id))
         self._host = host_fingerprint
         self._manifest = manifest
         self._report: Signed | None = None
@@ -131,7 +133,7 @@ class Membership:
         try:
             handler(getattr(message, str(kind)))
         except StatementError as error:
-            log.warning("statement refused", kind=kind, reason=str(error))
+            self._log.warning("statement refused", kind=kind, reason=str(error))
         self._machine.changed()
 
     def _take_charter(self, signed: Signed) -> None:
@@ -182,13 +184,13 @@ class Membership:
         elif problem.request in ("charter", "report", "plan"):
             self.leave(problem.detail)  # without these the session cannot go on
         else:
-            log.warning("refused", request=problem.request, reason=problem.detail)
+            self._log.warning("refused", request=problem.request, reason=problem.detail)
 
     # What is to be done
 
     def _step(self, event: Event) -> None:
         command = self.lifecycle.handle(event)
-        log.info("member", state=self.state.name.lower(), epoch=self.epoch)
+        self._log.info("member", state=self.state.name.lower(), epoch=self.epoch)
         self.tell()
         if command is not None:
             self._task = asyncio.create_task(self._carry_out(command))
@@ -207,7 +209,7 @@ class Membership:
             self.leave(str(error))
             return
         except Exception as error:  # a fault of ours ends our session with its name, not the agent
-            log.exception("session failed")
+            self._log.exception("session failed")
             self.leave(f"{type(error).__name__}: {error}")
             return
         if following is not None:
@@ -374,7 +376,7 @@ class Membership:
 
     def _step_to_left(self) -> None:
         self.lifecycle.handle(Event.END)
-        log.info("member", state="left", reason=self.reason)
+        self._log.info("member", state="left", reason=self.reason)
         self.tell()
         self._neighbourhood.close()
         self._machine.endpoint.leave(self.reason)

@@ -42,3 +42,8 @@ def step_name(step: int) -> str:
     """An introduction's step in words, or its number: messages may carry one that nobody knows."""
     known = Introduction.Step.DESCRIPTOR.values_by_number.get(step)
     return known.name if known else f"step {step}"
+
+
+def session_label(session_id: bytes) -> str:
+    """How logs call a session: the same at every member and at the rendezvous, and of no use to anybody else."""
+    return session_id.hex()[:8]

@@ -169,3 +169,19 @@ def tokens(status: pb.Status) -> float:
         if line.startswith("kafila_generation_tokens_total"):
             return float(line.split()[1])
     raise AssertionError("no such metric")
+
+
+def lines(fleet: LocalFleet, name: str) -> list[dict]:
+    return [json.loads(line) for line in fleet.log(name).read_text().splitlines()]
+
+
+def test_logs_are_one_event_a_line_and_tell_the_sessions_story(fleet, session):
+    for name in fleet.names:
+        told = lines(fleet, name)
+        assert all({"event", "level", "timestamp"} <= set(line) and line["member"] == name for line in told)
+        (label,) = {line["session"] for line in told if line["event"] == "member"}
+        states = [line["state"] for line in told if line["event"] == "member"]
+        assert states == ["probing", "waiting", "connecting", "loading", "ready", "serving", "left"]
+        assert any(line["event"] == "edge open" and line["path"] == "direct" for line in told)
+    (over,) = [line for line in lines(fleet, "rendezvous") if line["event"] == "session over"]
+    assert over["session"] == label  # the same session, at every member and at the rendezvous

@@ -8,6 +8,7 @@ import socket
 
 import httpx2
 import pytest
+from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from kafila_agent.api import responses
@@ -261,3 +262,19 @@ async def test_an_unforeseen_fault_is_an_error_object_without_its_insides(make_a
     response = await api.chat()
     assert response.status_code == 500
     assert response.json()["error"]["message"] == "internal error (RuntimeError)"
+
+
+async def test_a_request_is_one_line_of_the_log_with_its_id_and_nothing_of_what_it_says(make_api):
+    api = await make_api("yes")
+    with capture_logs(processors=[merge_contextvars]) as logged:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "my secret"}]}
+        await api.http.post("chat/completions", json=body, headers={"x-request-id": "abc-1"})
+    (line,) = [line for line in logged if line["event"] == "request"]
+    assert line.pop("took_s") >= 0
+    assert line == {
+        "event": "request",
+        "log_level": "debug",
+        "path": "/v1/chat/completions",
+        "request": "abc-1",
+        "status": 200,
+    }
