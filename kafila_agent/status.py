@@ -40,7 +40,9 @@ def build_status(machine: Machine, entry: Entry, *, api_url: str, metrics_url: s
         api_url=api_url,
         metrics_url=metrics_url,
     )
-    if entry.membership is not None:
+    if entry.membership is None:
+        status.session.reason = entry.last
+    else:
         status.session.CopyFrom(_session(entry.membership))
         if entry.hosting is not None and entry.membership.state is not State.LEFT:
             status.session.code = entry.hosting.code

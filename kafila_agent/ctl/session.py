@@ -91,7 +91,8 @@ def status(
         if not watch:
             snapshot = agent.GetStatus(pb.StatusRequest())
             if snapshot.session.state == pb.SessionStatus.NONE and not as_json:
-                fail(NOT_FOUND, "this machine is in no session: `kafila-ctl session create` or `join`")
+                what_next = snapshot.session.reason or "`kafila-ctl session create` or `join`"
+                fail(NOT_FOUND, f"this machine is in no session: {what_next}")
             print_status(snapshot, as_json)
             return
         for snapshot in agent.WatchStatus(pb.StatusRequest()):

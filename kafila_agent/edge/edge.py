@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 Payload = bytes | bytearray | memoryview
 
@@ -76,3 +77,11 @@ class Edge:
             self.close_reason = reason
             if lost and self.on_closed is not None:
                 self.on_closed(reason)
+
+
+async def first_round_trips(edges: Iterable[Edge], patience_s: float) -> None:
+    """Until each edge has measured its first round trip, or ``patience_s`` have passed: nothing hangs on the figure."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    while any(edge.rtt_s is None for edge in edges) and loop.time() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(patience_s / 50)

@@ -26,6 +26,7 @@ from kafila_agent.control.local import AgentError, Fault
 from kafila_agent.machine import Machine
 from kafila_agent.nat.words import describe_network
 from kafila_agent.session.hosting import Hosting, SessionTerms
+from kafila_agent.session.last import keep, recall
 from kafila_agent.session.lifecycle import State
 from kafila_agent.session.measuring import measure_machine, measure_network
 from kafila_agent.session.membership import Membership
@@ -52,10 +53,12 @@ class Entry:
     def __init__(self, machine: Machine):
         self.membership: Membership | None = None
         self.hosting: Hosting | None = None
+        self.last = recall(machine.config.state_dir)  # what became of the session before this agent's start
         self._machine = machine
         self._introduction: JoinerIntroduction | None = None
         self._answer: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_closing = False
         self._busy = asyncio.Lock()
 
     # Asked by kafila-ctl
@@ -129,6 +132,7 @@ class Entry:
         if self.membership is None or self.membership.state is State.LEFT:
             raise AgentError(Fault.NOT_FOUND, "this machine is in no session")
         self.membership.leave()
+        self._keep()
         await self._closed()
 
     async def probe(self, request: pb.ProbeRequest) -> pb.ProbeReply:
@@ -141,10 +145,15 @@ class Entry:
         return pb.ProbeReply(member_json=json.dumps(member_to_json(facts)), notices=notices)
 
     async def close(self) -> None:
-        """Leave, for good."""
+        """Leave, for good: what was left is told after the next start."""
+        self._is_closing = True
         if self.membership is not None:
             self.membership.leave("its agent was stopped")
         await self._closed()
+
+    def _keep(self) -> None:
+        if not self._is_closing:
+            keep(self._machine.config.state_dir, self.membership, self._machine.identity.name)
 
     async def _closed(self) -> None:
         if self.hosting is not None:
@@ -175,6 +184,7 @@ class Entry:
             self.hosting.expire(message.problem.detail)
         elif self.membership is not None:
             self.membership.receive(message)
+        self._keep()
 
     def lost(self, reason: str) -> None:
         """The stream to the rendezvous broke: it has told the others that this member is gone."""
@@ -185,6 +195,7 @@ class Entry:
             self.hosting.close()
         if self.membership is not None:
             self.membership.end(f"lost the rendezvous: {reason}")
+        self._keep()
 
     @property
     def _is_forming(self) -> bool:

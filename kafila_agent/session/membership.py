@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from kafila_agent.control.charter import StatementError, make_report, verify_charter, verify_plan
-from kafila_agent.edge.edge import Edge, EdgeError
+from kafila_agent.edge.edge import Edge, EdgeError, first_round_trips
 from kafila_agent.edge.session import EdgeSession
 from kafila_agent.machine import Machine
 from kafila_agent.nat.neighbourhood import Neighbourhood
@@ -259,7 +259,7 @@ class Membership:
             self._edges = dict(zip(sorted(peers), edges, strict=True))
             for edge in edges:
                 edge.on_closed = partial(self._edge_lost, edge.peer)
-            await _measured(edges)
+            await first_round_trips(edges, _FIRST_RTT_S)
         self._telling = asyncio.create_task(self._keep_telling())
         return Event.CONNECTED
 
@@ -393,10 +393,3 @@ class Membership:
         """Wait until what the session held is let go."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
-
-
-async def _measured(edges: Iterable[Edge]) -> None:
-    """Until each edge has measured its first round trip, or a second has passed: nothing hangs on the figure."""
-    deadline = asyncio.get_running_loop().time() + _FIRST_RTT_S
-    while any(e.rtt_s is None for e in edges) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
-        await asyncio.sleep(_FIRST_RTT_S / 50)

@@ -16,6 +16,7 @@ import httpx2
 import pytest
 
 from kafila_agent.ctl.local_fleet import LocalFleet
+from kafila_agent.session.last import recall
 from kafila_proto import agent_pb2 as pb
 
 pytestmark = pytest.mark.timeout(240)
@@ -162,6 +163,11 @@ def test_sigterm_lets_an_answer_come_to_its_end(fleet, session):
             break
     assert f"{status.name}" in seen.session.reason
     assert "its agent was stopped" in seen.session.reason
+    # Whoever was stopped says after its next start what became of it; for the others it is over, and they know why.
+    assert recall(dir_of(fleet, status.name)).startswith(
+        f"its session of {status.session.model} ended when this"
+    )
+    assert recall(dir_of(fleet, other)) == ""
 
 
 def tokens(status: pb.Status) -> float:
