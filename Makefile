@@ -1,4 +1,4 @@
-.PHONY: setup tools demo test lint proto generated bench fuzz audit clean
+.PHONY: setup tools demo test lint proto generated wheel bench fuzz audit clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -44,6 +44,13 @@ proto: setup
 generated: setup
 	$(BIN)/python -m tests.tidy.metrics_table
 	$(BIN)/python -m deploy.grafana.dashboards
+
+# The wheel, and what it says for itself in an environment with nothing else; takes its dependencies from the index.
+wheel: setup
+	rm -rf dist && $(BIN)/python -m hatchling build --target wheel
+	rm -rf build/wheel && $(PYTHON) -m venv build/wheel
+	build/wheel/bin/pip install --quiet --disable-pip-version-check dist/kafila-*.whl
+	cd build && wheel/bin/kafila-ctl plan ../docs/fleet.json && wheel/bin/kafila-rendezvous --help >/dev/null
 
 bench: setup
 	for bench in tests/bench/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
