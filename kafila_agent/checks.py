@@ -95,7 +95,7 @@ def disk(state_dir: Path) -> pb.Check:
     free = shutil.disk_usage(state_dir).free
     if not os.access(state_dir, os.W_OK):
         return _check(
-            "disk", BAD, f"{state_dir} cannot be written", f"give it to this user: chown {state_dir}"
+            "disk", BAD, f"{state_dir} cannot be written", "let the user that the agent runs as write there"
         )
     if free < _LEAST_DISK_BYTES:
         return _check("disk", DOUBTFUL, f"{size(free)} free at {state_dir}", "make room there")

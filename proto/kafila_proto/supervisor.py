@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Mapping
@@ -39,6 +40,9 @@ class Supervisor:
             await asyncio.sleep(self.watchdog_s / 2)
 
     def _tell(self, line: str) -> None:
-        if self._address:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                sender.sendto(line.encode(), self._address)
+        if not self._address:
+            return
+        # One that does not listen, or no longer, must neither hold the event loop up nor end the program.
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.sendto(line.encode(), self._address)

@@ -8,6 +8,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,6 +52,8 @@ class Service:
             environment[re.sub(r"(?<!^)(?=[A-Z])", "_", kind).upper()] = str(self.directory(kind))
         address = self._directory / "n"
         self._notified.bind(str(address))
+        listening = threading.Thread(target=self._listen, daemon=True)
+        listening.start()
         environment["NOTIFY_SOCKET"] = str(address)
         environment["WATCHDOG_USEC"] = str(int(self._keys["WatchdogSec"]) * 1_000_000)
         with (self._directory / "log").open("wb") as log:
@@ -62,20 +65,22 @@ class Service:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
+        self._notified.shutdown(socket.SHUT_RDWR)
         self._notified.close()
 
     def hear(self, line: str) -> None:
         """Wait until it has told ``line`` (the beginning is enough)."""
         deadline = time.monotonic() + START_S
-        self._notified.settimeout(0.2)
-        while not any(each.startswith(line) for each in self.heard):
+        while not any(each.startswith(line) for each in list(self.heard)):
             assert self._process is not None
             assert self._process.poll() is None, self.log
             assert time.monotonic() < deadline, f"{line} was not told: {self.heard}\n{self.log}"
-            try:
-                self.heard.append(self._notified.recv(1000).decode())
-            except TimeoutError:
-                continue
+            time.sleep(0.05)
+
+    def _listen(self) -> None:
+        """As systemd does: always, for a socket holds only a few datagrams."""
+        while line := self._notified.recv(1000):
+            self.heard.append(line.decode())
 
     def stop(self) -> int:
         """As `systemctl stop` does; the exit status."""

@@ -63,6 +63,14 @@ def test_an_abstract_address():
         assert receiver.recv(200) == b"READY=1"
 
 
+def test_one_that_does_not_read_or_is_gone_holds_nothing_up(heard, tmp_path):
+    supervisor = told_by(heard)
+    for number in range(2000):  # far more than a socket holds
+        supervisor.status(str(number))
+    (tmp_path / "notify").unlink()
+    supervisor.stopping()
+
+
 def test_without_a_supervisor_nothing_is_said():
     supervisor = Supervisor({})
     supervisor.ready()
