@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -23,6 +24,11 @@ class Installed:
     def program(self, name: str) -> str:
         """A console script."""
         return str(self.prefix / "bin" / name)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """This process's, without what would lead to the tree."""
+        return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     @property
     def share(self) -> Path:

@@ -9,6 +9,7 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,11 +28,20 @@ HOMES = ("oslo", "lima")
 def test_the_programs_run_from_the_wheel_and_not_from_this_tree(installed, tmp_path):
     where = "import kafila_agent, kafila_planner, kafila_proto, kafila_rendezvous as r; print(r.__file__)"
     found = subprocess.run(
-        [installed.program("python"), "-c", where], cwd=tmp_path, capture_output=True, text=True, check=True
+        [installed.program("python"), "-c", where],
+        cwd=tmp_path,
+        env=installed.environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert found.stdout.startswith(str(installed.prefix))
     helped = subprocess.run(
-        [installed.program("kafila-rendezvous"), "--help"], capture_output=True, text=True, check=True
+        [installed.program("kafila-rendezvous"), "--help"],
+        env=installed.environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "--second-host" in helped.stdout
     fleet = (ROOT / "docs/fleet.json").read_text()
@@ -39,6 +49,7 @@ def test_the_programs_run_from_the_wheel_and_not_from_this_tree(installed, tmp_p
         [installed.program("kafila-ctl"), "plan", "-", "--json"],
         input=fleet,
         cwd=tmp_path,
+        env=installed.environment,
         capture_output=True,
         text=True,
         check=True,
@@ -128,7 +139,7 @@ def ctl(lab: Lab, installed: Installed, service: Service, node: str, *command: s
 
 @pytest.mark.timeout(300)
 def test_services_from_the_wheel_form_a_session_and_answer(lab, installed, services, smollm2):
-    oslo, lima = services["oslo"], services["lima"]
+    oslo = services["oslo"]
     model = str(oslo.directory("CacheDirectory") / "models" / smollm2.name)
     create = (
         "session",
@@ -143,21 +154,35 @@ def test_services_from_the_wheel_form_a_session_and_answer(lab, installed, servi
         "1",
     )
     creating = subprocess.Popen(
-        ctl(lab, installed, oslo, "oslo", *create), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ctl(lab, installed, oslo, "oslo", *create),
+        env=installed.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     code = creating.stdout.readline().strip()
     drained = threading.Thread(target=creating.stderr.read, daemon=True)
     drained.start()
-    joined = run(ctl(lab, installed, lima, "lima", "session", "join", code))
+
+    def run(node: str, *command: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ctl(lab, installed, services[node], node, *command),
+            env=installed.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            **options,
+        )
+
+    joined = run("lima", "session", "join", code)
     assert joined.stdout.strip() == "http://127.0.0.1:7480/v1", joined.stderr
     assert creating.wait(60) == 0
-    status = json.loads(run(ctl(lab, installed, oslo, "oslo", "session", "status", "--json")).stdout)[
-        "session"
-    ]
+    status = json.loads(run("oslo", "session", "status", "--json").stdout)["session"]
     assert status["state"] == "serving"
     assert {edge["path"] for member in status["members"] for edge in member["edges"]} == {"direct"}
     head = status["plan"]["head"]
-    answered = run(ctl(lab, installed, services[head], head, "chat", "--max-tokens", "8"), input="Say hello.")
+    answered = run(head, "chat", "--max-tokens", "8", input="Say hello.")
     assert answered.stdout.strip()
     for name in HOMES:
         services[name].hear(f"STATUS=serving {status['model']} with 2 members")
@@ -165,7 +190,3 @@ def test_services_from_the_wheel_form_a_session_and_answer(lab, installed, servi
     services["rv"].hear("STATUS=2 agents, 1 sessions")
     assert services[head].stop() == 0
     services["rv"].hear("STATUS=1 agents, 0 sessions")
-
-
-def run(command: list[str], **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
