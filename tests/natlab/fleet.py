@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -76,13 +76,21 @@ class LabFleet:
 
     def session(self, names: Sequence[str], model: Path, **options: object) -> pb.Status:
         """One session of these members, the first its host: its status on the host once it serves or is over."""
+        *_, status = self.form(names, model, **options)
+        return status
+
+    def form(self, names: Sequence[str], model: Path, **options: object) -> Iterator[pb.Status]:
+        """The host's statuses from the creation of such a session until it serves or is over."""
         asked = {"model": str(model), "members": len(names), "context_tokens": 128, "concurrency": 1}
-        status = self.agent(names[0]).CreateSession(pb.CreateRequest(**asked, dtype="float32", **options))
+        asked |= {"dtype": "float32"} | options
+        status = self.agent(names[0]).CreateSession(pb.CreateRequest(**asked))
+        yield status
         for name in names[1:]:
             self.agent(name).JoinSession(pb.JoinRequest(code=status.session.code))
         for status in self.agent(names[0]).WatchStatus(pb.StatusRequest(), timeout=_START_S):
+            yield status
             if status.session.state in _OVER:
-                return status
+                return
         raise AssertionError("the stream of the status ended")
 
     def _spawn(self, node: str, module: str, *options: str) -> subprocess.Popen[bytes]:

@@ -1,0 +1,158 @@
+"""docs/EVALUATION.md and its plots, written from what the laboratory has kept: ``python -m tests.lab.report``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.lab import tables
+from tests.lab.bars import bars
+from tests.lab.figures import Record, chosen
+from tests.lab.fleets import FLEETS, SMALL_ANCHOR, TWO_HOUSES, FleetFacts
+from tests.lab.plots import draw
+from tests.lab.scale_model import BYTES_STOOD_FOR
+
+HEAD = f"""# Evaluation
+
+Written by `make lab` from what it measured (`tests/lab`); no figure here is typed. Figures are medians, with
+the range over sessions in brackets.
+
+## What is real, and what is emulated
+
+Real: the rendezvous, the agents (a process each, all of it unmodified), NATs (Linux's own, in network
+namespaces), session codes, reports, plans and their countersigning, QUIC, the ring, the relay, sampling,
+HTTP.
+
+Emulated: *how fast a member is.* A laptop's two cores cannot be five graphics cards, so each agent is started
+with `--pace`: having really computed its stage it waits until the machine it stands for would be done, by
+equation 2 with the bandwidth and overhead below, and its probe reports the same figures instead of measuring.
+*How large a model is:* a scale model has the large model's blocks and as many bytes in a row of hidden
+states, so that the same bytes cross the wire, and inner widths so narrow that one byte of weights and of
+cache stands for {BYTES_STOOD_FOR:g}. *How far members are:* delays on their lines. *Time:* all of it, round
+trips included, runs slower by the factor in the table, so that what this machine itself needs for a block or
+a hop is small beside it; figures are of the machines stood for. Opening an edge is not scaled. Not emulated:
+narrow uplinks, churn, heat.
+
+So the stage times of emulated members test the planner's arithmetic and the whole way of a token, not the
+probe; the probe is tested by the sessions at the end, in which a small model is really computed.
+"""
+
+
+def kept(build: Path, name: str) -> Any:
+    """What was kept under a name; None if nothing was."""
+    file = build / f"{name}.json"
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def write(build: Path, page: Path) -> None:
+    """Write ``page`` and its plots from the files of ``build``."""
+    every = (*FLEETS.values(), SMALL_ANCHOR, TWO_HOUSES)
+    seen = [(fleet, list((kept(build, fleet.name) or {}).values())) for fleet in every]
+    nat_pairs, unpaced = kept(build, "nat-pairs") or [], kept(build, "unpaced") or []
+    plots = draw(seen, page.parent / "evaluation")
+    parts = [HEAD, *_sections(seen, nat_pairs, unpaced, plots)]
+    page.write_text("\n".join(part.rstrip() + "\n" for part in parts))
+
+
+def _sections(
+    seen: Sequence[tuple[FleetFacts, list[Record]]],
+    nat_pairs: Sequence[Record],
+    unpaced: Sequence[Record],
+    plots: Sequence[str],
+) -> list[str]:
+    run = [(fleet, records) for fleet, records in seen if records]
+    three = [(fleet, records) for fleet, records in run if fleet.name in FLEETS]
+    parts = ["## Bars\n", _bars_table(three, nat_pairs, unpaced)]
+    parts += ["## The fleets (Table II)\n", tables.fleets_table(fleet for fleet, _ in run)]
+    if facts := _model_facts(run):
+        parts += [
+            "How true the scale models are, as ratios to the large models:\n",
+            tables.scale_models_table(facts),
+        ]
+    if nat_pairs:
+        parts += [
+            "## Pairs of NATs (Table III)\n",
+            "Predicted and actual path, and the time until the edge was open.",
+        ]
+        parts += ["", tables.nat_table(nat_pairs)]
+    for fleet, records in three:
+        parts += _fleet_sections(fleet, records)
+    parts += [f"![{name}](evaluation/{name})" for name in plots]
+    parts += ["## Edges\n", tables.edges_table(three)]
+    for fleet, records in run:
+        if chosen(records, purpose="order"):
+            parts += [f"## Ordering by cost or by count: {fleet.title}\n", tables.order_table(fleet, records)]
+        if chosen(records, purpose="anchor"):
+            parts += [f"## Head pinned: {fleet.title}\n", tables.anchor_table(records)]
+    parts += ["## The cost model\n", tables.errors_table(three, unpaced)]
+    if unpaced:
+        parts += ["## Overhead, the ground of the anchor's margin of 5 %\n", tables.overhead_table(unpaced)]
+    return parts
+
+
+def _fleet_sections(fleet: FleetFacts, records: list[Record]) -> list[str]:
+    parts = [f"## {fleet.title}: divisions (Table IV)\n", tables.divisions_table(fleet, records)]
+    parts += [
+        f"\nAll {fleet.concurrency} users against one (Figure 2):\n",
+        tables.users_table(fleet, records),
+    ]
+    for purpose, title, make in (
+        ("refusal", "What a uniform division cannot hold", lambda: tables.refusals_table(fleet, records)),
+        (
+            "objective",
+            "`--objective latency` beside the default",
+            lambda: tables.objective_table(fleet, records),
+        ),
+        (
+            "advice",
+            "Advice against truth: the session without a member",
+            lambda: tables.advice_table(fleet, records),
+        ),
+        ("tier", "Three tiers", lambda: tables.tiers_table(fleet, records)),
+    ):
+        if chosen(records, purpose=purpose):
+            parts += [f"\n{title}:\n", make()]
+    return parts
+
+
+def _bars_table(
+    seen: Sequence[tuple[FleetFacts, list[Record]]], nat_pairs: Sequence[Record], unpaced: Sequence[Record]
+) -> str:
+    return tables.table(
+        ["", "paper", "bar", "ours", "", "limit, where it is not met"],
+        (
+            (
+                bar.what,
+                bar.paper,
+                bar.bar,
+                bar.ours,
+                "met" if bar.met else "**not met**",
+                "" if bar.met else bar.limit,
+            )
+            for bar in bars(seen, nat_pairs, unpaced)
+        ),
+    )
+
+
+def _model_facts(seen: Sequence[tuple[FleetFacts, list[Record]]]) -> dict[str, Any]:
+    """Each model's sizes as the sessions' charters had them, in bytes of the large model."""
+    found: dict[str, Any] = {}
+    for _, records in seen:
+        for record in records:
+            model = (record["facts"] or {}).get("model")
+            if model:
+                scaled = ("block_bytes", "head_bytes", "kv_bytes_per_token_per_block")
+                found[model["name"]] = model | {name: model[name] * BYTES_STOOD_FOR for name in scaled}
+    return dict(sorted(found.items()))
+
+
+def main() -> None:
+    """Write the page of this checkout."""
+    root = Path(__file__).resolve().parents[2]
+    write(root / "build/lab", root / "docs/EVALUATION.md")
+
+
+if __name__ == "__main__":
+    main()
