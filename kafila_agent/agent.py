@@ -17,6 +17,7 @@ from kafila_agent.control.link import RendezvousLink
 from kafila_agent.control.local import AgentError, ControlSocket, Fault
 from kafila_agent.control.pin import LinkError
 from kafila_agent.edge.endpoint import EdgeEndpoint
+from kafila_agent.edge.stream import EdgeStream
 from kafila_agent.gauges import StatusCollector
 from kafila_agent.identity import Identity, load_identity
 from kafila_agent.machine import Machine
@@ -80,7 +81,9 @@ class Agent:
         metrics = AgentMetrics(VERSION)
         endpoint = self._open_endpoint(identity, metrics)
         port_mapping = _port_mapping(config, endpoint)
-        self._machine = Machine(config, identity, endpoint, link, metrics, port_mapping, self._changed)
+        self._machine = Machine(
+            config, identity, endpoint, link, metrics, port_mapping, self._changed, self._answer
+        )
         self._entry = Entry(self._machine)
         link.on_message = self._receive
         link.on_lost = self._lost
@@ -170,6 +173,12 @@ class Agent:
         if self._machine is not None:
             await self._machine.link.close()
             await self._machine.endpoint.close()
+
+    def _answer(self, member: str, stream: EdgeStream) -> None:
+        if self._api is None:
+            stream.break_off("the API is not open yet")
+        else:
+            self._api.answer(member, stream)
 
     # What the rendezvous says
 

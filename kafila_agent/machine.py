@@ -11,6 +11,7 @@ import structlog
 from kafila_agent.config import AgentConfig
 from kafila_agent.control.link import LinkLost, RendezvousLink
 from kafila_agent.edge.endpoint import EdgeEndpoint
+from kafila_agent.edge.neighbour import Answer
 from kafila_agent.identity import Identity
 from kafila_agent.metrics import AgentMetrics
 from kafila_agent.nat.port_mapping import PortMapping
@@ -30,6 +31,7 @@ class Machine:
     metrics: AgentMetrics
     port_mapping: PortMapping | None  # None: the router is not asked
     changed: Callable[[], None]  # a snapshot of the status would show something new
+    answer: Answer  # to what another member asks over an edge
     _outbox: asyncio.Queue[FromAgent] = field(default_factory=asyncio.Queue)
 
     def post(self, message: FromAgent) -> None:

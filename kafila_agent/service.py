@@ -30,10 +30,10 @@ def describe_service(membership: Membership | None) -> Service:
         reason = f" ({membership.reason})" if membership else ""
         return Service("idle", f"this machine is in no session{reason}: create or join one with kafila-ctl")
     model = membership.charter.model.name or None
-    if membership.seat is None:
-        state = membership.state.name.lower()
-        return Service(state, f"the session does not serve yet: this machine is {state}", model)
-    if membership.seat.engine is None:
-        head = membership.seat.plan.head
-        return Service("member", f"{head} is the head of this session: use the API on that machine", model)
-    return Service(SERVING, "", model, membership.seat.engine, membership.served_since)
+    created = membership.served_since
+    if membership.seat is not None and membership.seat.engine is not None:
+        return Service(SERVING, "", model, membership.seat.engine, created=created)
+    if membership.state is State.SERVING and not membership.is_head:
+        return Service(SERVING, "", model, reach_head=membership.reach_head, created=created)
+    state = membership.state.name.lower()
+    return Service(state, f"the session does not serve yet: this machine is {state}", model)

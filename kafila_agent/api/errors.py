@@ -56,6 +56,11 @@ class ApiError(Exception):
         return Response(json.dumps(self.body()), self.status, headers, media_type="application/json")
 
 
+def event_of(data: dict[str, Any]) -> bytes:
+    """``data`` as a server-sent event."""
+    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+
+
 def unavailable(message: str, retry_after_s: int, code: str = "service_unavailable") -> ApiError:
     """A 503: not now."""
     return ApiError(503, message, kind="server_error", code=code, retry_after_s=retry_after_s)

@@ -15,12 +15,11 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kafila_agent.api.carry import MAX_BODY_BYTES
 from kafila_agent.api.errors import ApiError
 from kafila_proto.local_http import called_name, is_cross_origin
 
 log = structlog.get_logger()
-
-MAX_BODY_BYTES = 32 << 20
 
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")

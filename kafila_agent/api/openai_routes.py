@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from kafila_agent.api.carry import MEMBER, ReachHead
 from kafila_agent.api.errors import ApiError, api_error, unavailable
 from kafila_agent.api.responses import stream_response, whole_response
 from kafila_agent.api.schemas import ChatRequest, CompletionOptions, TextRequest
@@ -27,14 +28,15 @@ CHARACTERS_A_TOKEN = 256
 class Service:
     """What this agent can do for a client right now.
 
-    ``engine`` is there on the head of a session that serves, and only there; otherwise ``message`` says what to
-    wait for or where to go. ``created``: Unix seconds since when the model is served.
+    In a session that serves there is on the head its ``engine``, on any other member ``reach_head``; otherwise
+    ``message`` says what to wait for. ``created``: Unix seconds since when the model is served.
     """
 
     state: str
     message: str = ""
     model: str | None = None
     engine: Engine | None = None
+    reach_head: ReachHead | None = None
     created: int = 0
     retry_after_s: int = 5
 
@@ -96,7 +98,7 @@ async def _answer(
     if not prompt:
         raise ApiError(400, f"Invalid '{param}': it has no tokens", param=param)
     try:
-        asked = body.engine_request(prompt, engine.text.vocab_size)
+        asked = body.engine_request(prompt, engine.text.vocab_size, request.scope.get(MEMBER, ""))
     except ValueError as error:
         raise ApiError(400, f"Invalid 'logit_bias': {error}", param="logit_bias") from error
     try:

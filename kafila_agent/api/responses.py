@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
@@ -11,7 +10,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from kafila_agent.api.errors import api_error
+from kafila_agent.api.errors import api_error, event_of
 from kafila_agent.api.shapes import Shape
 from kafila_agent.head.generation import EngineError, Finished, Generation, Piece
 
@@ -80,17 +79,17 @@ async def _events(
 ) -> AsyncIterator[bytes]:
     """An answer that breaks off ends with an error event and without [DONE]: never like a whole one."""
     for chunk in shape.opening():
-        yield _event(chunk)
+        yield event_of(chunk)
     event = first
     try:
         while not isinstance(event, Finished):
-            yield b": still working\n\n" if isinstance(event, _Silence) else _event(shape.piece(event))
+            yield b": still working\n\n" if isinstance(event, _Silence) else event_of(shape.piece(event))
             event = await _next(generation, KEEP_ALIVE_S)
     except EngineError as error:
-        yield _event(api_error(error).body())
+        yield event_of(api_error(error).body())
         return
     for chunk in shape.closing(event):
-        yield _event(chunk)
+        yield event_of(chunk)
     yield b"data: [DONE]\n\n"
 
 
@@ -121,7 +120,3 @@ async def _unless_client_leaves(request: Request, work: Coroutine[Any, Any, _T])
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _event(data: dict[str, Any]) -> bytes:
-    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()

@@ -150,14 +150,15 @@ class CompletionOptions(BaseModel):
             logit_bias=biases, **{name: value for name, value in given.items() if value is not None}
         )
 
-    def engine_request(self, prompt: list[int], vocab_size: int) -> Request:
-        """What the engine is asked. Raises ValueError as ``sampling`` does, and for an empty prompt."""
+    def engine_request(self, prompt: list[int], vocab_size: int, member: str) -> Request:
+        """What the engine is asked, on behalf of ``member``. Raises ValueError as ``sampling`` does, and for an empty prompt."""
         return Request(
             tuple(prompt),
             self.token_limit,
             self.sampling(vocab_size),
             tuple(self.stop or ()),
             bool(self.ignore_eos),
+            member,
         )
 
 

@@ -13,12 +13,15 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from kafila_agent.api.carry import CARRIED, MAX_BODY_BYTES, answer, carry
 from kafila_agent.api.errors import add_error_handlers
-from kafila_agent.api.guard import MAX_BODY_BYTES, Guard
+from kafila_agent.api.guard import Guard
 from kafila_agent.api.openai_routes import SERVING, GetService, openai_router
 from kafila_agent.api_key import ApiKeyError, require_api_key
 from kafila_agent.config import url_here
+from kafila_agent.edge.stream import EdgeStream
 from kafila_proto.local_http import is_loopback, names_of
 
 log = structlog.get_logger()
@@ -58,6 +61,22 @@ def create_app(get_service: GetService) -> FastAPI:
     return app
 
 
+class Carried:
+    """ASGI: on a member that is not the head what its clients ask goes there, and on the head to ``app``."""
+
+    def __init__(self, app: ASGIApp, get_service: GetService) -> None:
+        self._app = app
+        self._get_service = get_service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        reach_head = self._get_service().reach_head
+        if reach_head is not None and scope["type"] == "http" and scope["path"].startswith(CARRIED):
+            await carry(reach_head, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
 class ApiServer:
     """OpenAI's API on ``host:port`` (0: any). ``port_option`` is what an error tells the user to change.
 
@@ -81,7 +100,9 @@ class ApiServer:
         self._host = host
         self._port = port
         self._port_option = port_option
-        self.app = Guard(create_app(get_service), names=names_of(host), api_key=api_key)
+        self._own = create_app(get_service)
+        self.app = Guard(Carried(self._own, get_service), names=names_of(host), api_key=api_key)
+        self._answering: set[asyncio.Task[None]] = set()
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -109,6 +130,12 @@ class ApiServer:
             log.warning(
                 "the API is open to other machines, unencrypted, to whoever has its key", url=self.url
             )
+
+    def answer(self, member: str, stream: EdgeStream) -> None:
+        """Answer what another member's client has asked there; it has passed that member's guard."""
+        task = asyncio.create_task(answer(self._own, member, stream))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
 
     async def close(self) -> None:
         """Stop listening, let answers under way finish for GRACE_S at most, and end."""

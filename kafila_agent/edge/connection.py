@@ -36,6 +36,8 @@ from kafila_agent.edge.events import (
     FrameReceived,
     Opened,
     RoundTrip,
+    StreamBroken,
+    StreamReceived,
 )
 from kafila_agent.edge.messages import MessageError, MessageKind, MessageReader, message_header
 from kafila_agent.edge.session import EdgeSession
@@ -64,13 +66,14 @@ class ConnectionState(enum.StrEnum):
 
 
 class CloseCode(enum.IntEnum):
-    """Application error codes of CONNECTION_CLOSE."""
+    """Application error codes of CONNECTION_CLOSE, and the last of a stream's."""
 
     LEAVING = 0x100
     WRONG_PEER = 0x101
     REFUSED = 0x102
     PROTOCOL = 0x103
     OVERRUN = 0x104
+    BROKEN_OFF = 0x105
 
 
 class EdgeConnection:
@@ -191,6 +194,26 @@ class EdgeConnection:
         """Packets that were given up and whose content was sent again."""
         return adapter.packets_lost(self._quic)
 
+    def open_stream(self) -> int:
+        """Begin an exchange beside the frames; its number. See stream.py."""
+        stream_id = self._quic.get_next_available_stream_id()
+        self._quic.send_stream_data(stream_id, b"")
+        return stream_id
+
+    def send_stream(self, stream_id: int, data: bytes, *, end: bool) -> None:
+        """Queue bytes of an exchange."""
+        if self.state is ConnectionState.OPEN:
+            self._quic.send_stream_data(stream_id, data, end_stream=end)
+
+    def break_stream(self, stream_id: int) -> None:
+        """Send no more of an exchange, and take no more of it."""
+        if self.state is ConnectionState.OPEN:
+            adapter.break_stream(self._quic, stream_id, CloseCode.BROKEN_OFF)
+
+    def unacknowledged_stream_bytes(self, stream_id: int) -> int:
+        """Bytes of an exchange that were written and not been acknowledged yet."""
+        return adapter.unacknowledged_bytes(self._quic, stream_id)
+
     def close(self, reason: str, code: CloseCode = CloseCode.LEAVING) -> None:
         """Close and tell the peer why; its end learns it from one more datagram."""
         if self.state is not ConnectionState.CLOSED:
@@ -219,7 +242,11 @@ class EdgeConnection:
                     self.connection_ids.discard(event.connection_id)
                     self._events.append(ConnectionIdRemoved(event.connection_id))
                 case quic_events.StreamReset() | quic_events.StopSendingReceived():
-                    self.close("the peer broke off the stream", CloseCode.PROTOCOL)
+                    if event.stream_id == STREAM:
+                        self.close("the peer broke off the stream", CloseCode.PROTOCOL)
+                    else:
+                        ended = isinstance(event, quic_events.StreamReset)
+                        self._events.append(StreamBroken(event.stream_id, ended))
                 case _:
                     pass  # acknowledged pings, negotiated protocols, the termination that is looked at below
         reason = adapter.close_reason(self._quic)
@@ -234,6 +261,9 @@ class EdgeConnection:
             self.close("another machine answers at this member's address", CloseCode.WRONG_PEER)
 
     def _take_stream(self, event: quic_events.StreamDataReceived, now: float) -> None:
+        if event.stream_id != STREAM and self.state is ConnectionState.OPEN:
+            self._events.append(StreamReceived(event.stream_id, event.data, event.end_stream))
+            return
         if event.stream_id != STREAM or event.end_stream:
             self.close(f"unexpected use of stream {event.stream_id}", CloseCode.PROTOCOL)
             return

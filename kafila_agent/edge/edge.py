@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kafila_agent.edge.stream import EdgeStreams
 
 Payload = bytes | bytearray | memoryview
 
@@ -18,13 +22,16 @@ class Edge:
 
     ``on_frame`` gets each frame as a view of memory of its own, to keep; frames that come before it is set
     wait for it. ``on_closed`` is called once, with the reason in words, when the edge is lost; not after
-    our own close.
+    our own close. ``streams``: the exchanges beside the frames.
     """
 
-    def __init__(self, peer: str, fingerprint: bytes, path: str, send: Callable[[Payload], None]):
+    def __init__(
+        self, peer: str, fingerprint: bytes, path: str, send: Callable[[Payload], None], streams: EdgeStreams
+    ):
         self.peer = peer
         self.fingerprint = fingerprint
         self.path = path
+        self.streams = streams
         self.rtt_s: float | None = None
         self.close_reason: str | None = None
         self.frames_sent = self.frames_received = 0
@@ -75,6 +82,7 @@ class Edge:
         """The edge is no more (the endpoint's part)."""
         if self.close_reason is None:
             self.close_reason = reason
+            self.streams.close(reason)
             if lost and self.on_closed is not None:
                 self.on_closed(reason)
 

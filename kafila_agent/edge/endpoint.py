@@ -26,7 +26,7 @@ from kafila_agent.edge.credential import Identity
 from kafila_agent.edge.demultiplex import Demultiplexer
 from kafila_agent.edge.edge import Edge, EdgeError
 from kafila_agent.edge.link import DIRECT_S, Link
-from kafila_agent.edge.neighbour import Neighbour, RequestCircuit, SocketAddress
+from kafila_agent.edge.neighbour import Answer, Neighbour, RequestCircuit, SocketAddress
 from kafila_agent.edge.observer import EdgeObserver
 from kafila_agent.edge.paths import DATAGRAM_BYTES
 from kafila_agent.edge.reflection import Reflections
@@ -123,10 +123,11 @@ class EdgeEndpoint:
         measured = await asyncio.gather(*(self._reflections.measure_rtt_s(each) for each in addresses))
         return min((rtt_s for rtt_s in measured if rtt_s is not None), default=None)
 
-    def enter(self, session: EdgeSession) -> None:
+    def enter(self, session: EdgeSession, answer: Answer | None = None) -> None:
         """Belong to one epoch of a session, and to nothing before it: older edges are closed.
 
-        From now on the members of the roster, and nobody else, get answers from this socket.
+        From now on the members of the roster, and nobody else, get answers from this socket. ``answer`` gets the
+        exchanges that they open.
         """
         self.leave("a new plan is in force")
         self._session = session
@@ -144,6 +145,8 @@ class EdgeEndpoint:
                     link, name, self._demultiplexer, self.send_datagram, self._observer
                 )
                 self._demultiplexer.add(link)
+                if answer is not None:
+                    self._neighbours[fingerprint].answer = answer
 
     def leave(self, reason: str = "left the session") -> None:
         """Close every edge, telling the peers ``reason``; ``on_closed`` is not called for them here."""

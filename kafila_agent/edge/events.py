@@ -41,6 +41,23 @@ class RoundTrip:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamReceived:
+    """Bytes of an exchange (stream.py), in order; ``ended``: they are its last."""
+
+    stream_id: int
+    data: bytes
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBroken:
+    """The peer has broken an exchange off; ``ended``: nothing more of it comes."""
+
+    stream_id: int
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """The connection is over. ``began``: whether the handshake had been answered by then."""
 
@@ -74,12 +91,23 @@ class AddressKnown:
     address: Address
 
 
-ConnectionEvent = ConnectionIdAdded | ConnectionIdRemoved | Opened | FrameReceived | RoundTrip | Closed
+ConnectionEvent = (
+    ConnectionIdAdded
+    | ConnectionIdRemoved
+    | Opened
+    | FrameReceived
+    | RoundTrip
+    | StreamReceived
+    | StreamBroken
+    | Closed
+)
 LinkEvent = (
     ConnectionIdAdded
     | ConnectionIdRemoved
     | FrameReceived
     | RoundTrip
+    | StreamReceived
+    | StreamBroken
     | Closed
     | CircuitNeeded
     | Connected

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
 import structlog
 
 from kafila_agent.edge.demultiplex import Demultiplexer
 from kafila_agent.edge.edge import Edge, EdgeError, Payload
-from kafila_agent.edge.events import CircuitNeeded, Closed, Connected, FrameReceived, Moved, RoundTrip
+from kafila_agent.edge.events import (
+    CircuitNeeded,
+    Closed,
+    Connected,
+    FrameReceived,
+    Moved,
+    RoundTrip,
+    StreamBroken,
+    StreamReceived,
+)
 from kafila_agent.edge.link import Link
 from kafila_agent.edge.observer import EdgeObserver
 from kafila_agent.edge.paths import Way
+from kafila_agent.edge.stream import EdgeStream, EdgeStreams
 
 log = structlog.get_logger()
 
@@ -30,6 +41,11 @@ class CircuitGrant(Protocol):
 
 
 RequestCircuit = Callable[[bytes], Awaitable[CircuitGrant]]
+Answer = Callable[[str, EdgeStream], None]  # the peer's name, and an exchange that it has opened
+
+
+def _answer_nobody(peer: str, stream: EdgeStream) -> None:
+    stream.break_off("nothing is answered here")
 
 
 class Neighbour:
@@ -48,6 +64,7 @@ class Neighbour:
         self.edge: Edge | None = None
         self.request_circuit: RequestCircuit | None = None
         self.relay_address: SocketAddress | None = None
+        self.answer: Answer = _answer_nobody
         self._demultiplexer = demultiplexer
         self._send = send
         self._observer = observer
@@ -100,6 +117,7 @@ class Neighbour:
         if self.edge is not None and self.link.connection is not None:
             self.edge.rtt_s = self.link.connection.rtt_s
             self.edge.packets_lost = self.link.connection.packets_lost
+            self.edge.streams.pumped()
         self._set_timer(self.link.get_timer())
 
     def _take_event(self, event: object) -> None:
@@ -110,6 +128,9 @@ class Neighbour:
             case RoundTrip():
                 if self.edge is not None:
                     self._observer.on_round_trip(self.name, self.edge.path, event.rtt_s)
+            case StreamReceived() | StreamBroken():
+                if self.edge is not None:
+                    self.edge.streams.take_event(event)
             case Connected():
                 self._connected(event.path)
             case Moved():
@@ -130,8 +151,10 @@ class Neighbour:
             self.link.send_frame(frame)
             self.pump()
 
+        assert self.link.connection is not None
         log.info("edge open", peer=self.name, path=path)
-        self.edge = Edge(self.name, self.link.peer, path, send_frame)
+        streams = EdgeStreams(self.link.connection, self.pump, partial(self.answer, self.name))
+        self.edge = Edge(self.name, self.link.peer, path, send_frame, streams)
         sought, self._sought = self._sought, None
         took_s = self._loop.time() - self._sought_at if sought is not None else 0.0
         self._observer.on_edge_open(self.name, path, took_s)

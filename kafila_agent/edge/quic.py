@@ -64,9 +64,18 @@ def peer_fingerprint(quic: QuicConnection) -> bytes | None:
 
 
 def unacknowledged_bytes(quic: QuicConnection, stream_id: int) -> int:
-    """What has been written to a stream and not been acknowledged yet."""
-    sender = quic._streams[stream_id].sender
-    return sender._buffer_stop - sender._buffer_start
+    """What has been written to a stream and not been acknowledged yet; nothing of one that is over."""
+    stream = quic._streams.get(stream_id)
+    return 0 if stream is None else stream.sender._buffer_stop - stream.sender._buffer_start
+
+
+def break_stream(quic: QuicConnection, stream_id: int, code: int) -> None:
+    """Stop sending on a stream and ask the peer to, unless it is over on that side."""
+    stream = quic._streams.get(stream_id)
+    if stream is not None:
+        stream.sender.reset(code)
+        if not stream.receiver.is_finished:
+            stream.receiver.stop(code)
 
 
 def packets_lost(quic: QuicConnection) -> int:

@@ -6,28 +6,26 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from kafila_agent.control.charter import StatementError, make_report, verify_charter, verify_plan
-from kafila_agent.edge.edge import Edge, EdgeError, first_round_trips
-from kafila_agent.edge.session import EdgeSession
+from kafila_agent.edge.edge import Edge, EdgeError
 from kafila_agent.machine import Machine
 from kafila_agent.nat.neighbourhood import Neighbourhood
+from kafila_agent.session.edges import SessionEdges
 from kafila_agent.session.lifecycle import Command, Event, Lifecycle, State
 from kafila_agent.session.measuring import measure_member
-from kafila_agent.session.seat import Seat, neighbours
+from kafila_agent.session.seat import Seat
 from kafila_agent.session.work import Work, WorkError, load_work
 from kafila_planner.facts import MAX_MEMBERS
-from kafila_planner.ring import Path, Refusal, RingPlan, plan_from_json
+from kafila_planner.ring import Refusal, RingPlan, plan_from_json
 from kafila_proto.names import session_label
 from kafila_proto.rendezvous_pb2 import (
     Candidate,
     Charter,
     CircuitGrant,
-    CircuitRequest,
     EdgeState,
     FromAgent,
     Leave,
@@ -36,7 +34,6 @@ from kafila_proto.rendezvous_pb2 import (
     Plan,
     Problem,
     Progress,
-    Report,
     Serve,
     Signed,
     ToAgent,
@@ -49,7 +46,6 @@ log = structlog.get_logger()
 
 _PROGRESS_S = 0.2  # how often the others hear how much is loaded
 _WORD_S = 2.0  # how long after a lost edge the rendezvous may take to say who left
-_FIRST_RTT_S = 1.0
 _EDGE_REPORT_S = 5.0  # how often they hear the edges' round trips
 
 
@@ -80,8 +76,7 @@ class Membership:
         self._manifest = manifest
         self._report: Signed | None = None
         self._work: Work | None = None
-        self._edges: dict[str, Edge] = {}
-        self._circuits: dict[bytes, asyncio.Future[CircuitGrant]] = {}
+        self._edges: SessionEdges | None = None
         self._neighbourhood = Neighbourhood(machine.endpoint, session_id, machine.identity.fingerprint)
         self._candidates: tuple[Candidate, ...] = ()
         self._loaded = (0, 0)
@@ -107,11 +102,18 @@ class Membership:
     @property
     def edges(self) -> list[Edge]:
         """This member's edges that stand."""
-        return [edge for edge in self._edges.values() if not edge.closed]
+        return [] if self._edges is None else [e for e in self._edges.ring.values() if not e.closed]
 
-    def fingerprint_of(self, name: str) -> bytes:
-        """A member's fingerprint, by the roster."""
-        return next(entry.fingerprint for entry in self.charter.roster if entry.name == name)
+    @property
+    def is_head(self) -> bool:
+        """Whether the plan has made this member the head."""
+        return self.plan is not None and self.plan.head == self._machine.identity.name
+
+    async def reach_head(self) -> Edge:
+        """The edge to the head of the plan, opened if there is none yet. Raises EdgeError saying why there is none."""
+        if self._edges is None or self.plan is None:
+            raise EdgeError("the session is over")
+        return await self._edges.to(self.plan.head)
 
     # What the rendezvous delivers
 
@@ -157,13 +159,12 @@ class Membership:
             self.end(plan.reason)
             return
         self.plan = plan
+        self._edges = SessionEdges(self._machine, self._session_id, self.charter, plan, message)
         self._step(Event.PLANNED)
 
     def _take_circuit(self, grant: CircuitGrant) -> None:
-        if grant.epoch == self.epoch and grant.peer in self.progress:
-            circuit = self._circuit(grant.peer)
-            if not circuit.done():
-                circuit.set_result(grant)
+        if grant.epoch == self.epoch and self._edges is not None:
+            self._edges.take_circuit(grant)
 
     def _take_update(self, update: MemberUpdate) -> None:
         roster = [entry.fingerprint for entry in self.charter.roster]
@@ -177,10 +178,8 @@ class Membership:
             self._step(Event.SERVE)
 
     def _take_problem(self, problem: Problem) -> None:
-        if problem.request == "circuit":
-            for circuit in self._circuits.values():
-                if not circuit.done():
-                    circuit.set_exception(EdgeError(problem.detail))
+        if problem.request == "circuit" and self._edges is not None:
+            self._edges.refuse_circuits(problem.detail)
         elif problem.request in ("charter", "report", "plan"):
             self.leave(problem.detail)  # without these the session cannot go on
         else:
@@ -249,17 +248,8 @@ class Membership:
         self._machine.post(FromAgent(report=self._report))
 
     async def _connect(self) -> Event:
-        assert self.plan is not None
-        identity = self._machine.identity
-        roster = {entry.fingerprint: entry.name for entry in self.charter.roster}
-        self._machine.endpoint.enter(EdgeSession(self._session_id, self.epoch, identity.name, roster))
-        if identity.name in self.plan.ring:
-            peers = set(neighbours(self.plan, identity.name)) - {identity.name}
-            edges = await asyncio.gather(*(self._connect_to(peer) for peer in sorted(peers)))
-            self._edges = dict(zip(sorted(peers), edges, strict=True))
-            for edge in edges:
-                edge.on_closed = partial(self._edge_lost, edge.peer)
-            await first_round_trips(edges, _FIRST_RTT_S)
+        assert self._edges is not None
+        await self._edges.connect_ring(self._edge_lost)
         self._telling = asyncio.create_task(self._keep_telling())
         return Event.CONNECTED
 
@@ -269,31 +259,6 @@ class Membership:
         if self.seat is not None and self.seat.engine is not None:
             self.seat.engine.fail(f"{self._machine.identity.name} {text}")
         asyncio.get_running_loop().call_later(_WORD_S, self.leave, text)
-
-    async def _connect_to(self, peer: str) -> Edge:
-        fingerprint = self.fingerprint_of(peer)
-        names = [entry.name for entry in self.charter.roster]
-        report = Report.FromString(self.plan_message.reports[names.index(peer)].payload)
-        attachment = self._machine.link.attachment
-        relay = (attachment.host, attachment.udp_port) if attachment else None
-        return await self._machine.endpoint.connect(
-            fingerprint, report.candidates, self._ask_circuit, relay, relay_at_once=self._is_relayed(peer)
-        )
-
-    def _is_relayed(self, peer: str) -> bool:
-        """Whether the plan expects no direct path to ``peer``."""
-        assert self.plan is not None
-        ends = {self._machine.identity.name, peer}
-        return any(e.path is Path.RELAYED for e in self.plan.edges if {e.source, e.target} == ends)
-
-    async def _ask_circuit(self, peer: bytes) -> CircuitGrant:
-        circuit = self._circuit(peer)
-        self._machine.post(FromAgent(circuit=CircuitRequest(epoch=self.epoch, peer=peer)))
-        return await circuit
-
-    def _circuit(self, peer: bytes) -> asyncio.Future[CircuitGrant]:
-        """The grant for the path to ``peer``, whichever of the two asked for it."""
-        return self._circuits.setdefault(peer, asyncio.get_running_loop().create_future())
 
     async def _load(self) -> Event:
         assert self.plan is not None
@@ -317,14 +282,15 @@ class Membership:
             self.tell()
 
     async def _serve(self) -> None:
+        self.served_since = int(time.time())
         if self._work is None:
             return  # no seat in this plan: there is nothing to do but to be a member
         assert self.plan is not None
-        self.served_since = int(time.time())
+        assert self._edges is not None
         self.seat = Seat(
             self.plan,
             self._machine.identity.name,
-            self._edges,
+            self._edges.ring,
             self._work.executor,
             epoch=self.epoch,
             concurrency=self.charter.concurrency,
@@ -379,6 +345,9 @@ class Membership:
         self._log.info("member", state="left", reason=self.reason)
         self.tell()
         self._neighbourhood.close()
+        if self._edges is not None:
+            self._edges.close()
+            self._edges = None
         self._machine.endpoint.leave(self.reason)
         self._task = asyncio.create_task(self._let_go())
 
@@ -387,7 +356,6 @@ class Membership:
         if seat is not None:
             await seat.close(self.reason)
             self.seat = None
-        self._edges = {}
 
     async def closed(self) -> None:
         """Wait until what the session held is let go."""
