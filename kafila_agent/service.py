@@ -32,8 +32,8 @@ def describe_service(membership: Membership | None) -> Service:
     model = membership.charter.model.name or None
     created = membership.served_since
     if membership.seat is not None and membership.seat.engine is not None:
-        return Service(SERVING, "", model, membership.seat.engine, created=created)
+        return Service(SERVING, "", model, membership.seat.engine, created)
     if membership.state is State.SERVING and not membership.is_head:
-        return Service(SERVING, "", model, reach_head=membership.reach_head, created=created)
+        return Service(SERVING, "", model, created=created, reach_head=membership.reach_head)
     state = membership.state.name.lower()
     return Service(state, f"the session does not serve yet: this machine is {state}", model)

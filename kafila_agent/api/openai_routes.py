@@ -36,8 +36,8 @@ class Service:
     message: str = ""
     model: str | None = None
     engine: Engine | None = None
-    reach_head: ReachHead | None = None
     created: int = 0
+    reach_head: ReachHead | None = None
     retry_after_s: int = 5
 
 
