@@ -151,7 +151,10 @@ class CompletionOptions(BaseModel):
         )
 
     def engine_request(self, prompt: list[int], vocab_size: int, member: str) -> Request:
-        """What the engine is asked, on behalf of ``member``. Raises ValueError as ``sampling`` does, and for an empty prompt."""
+        """What the engine is asked on behalf of ``member``.
+
+        Raises ValueError as ``sampling`` does, and for an empty prompt.
+        """
         return Request(
             tuple(prompt),
             self.token_limit,
