@@ -32,7 +32,8 @@ def describe_service(membership: Membership | None) -> Service:
     model = membership.charter.model.name or None
     created = membership.served_since
     if membership.seat is not None and membership.seat.engine is not None:
-        return Service(SERVING, "", model, membership.seat.engine, created)
+        ring = membership.seat.plan.ring
+        return Service(SERVING, "", model, membership.seat.engine, created, ring=ring)
     if membership.state is State.SERVING and not membership.is_head:
         return Service(SERVING, "", model, created=created, reach_head=membership.reach_head)
     state = membership.state.name.lower()

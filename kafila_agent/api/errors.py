@@ -100,6 +100,8 @@ async def _validation(_: Request, error: Exception) -> Response:
 
 def _refusal(detail: Mapping[str, Any]) -> ApiError:
     kind, words, param = detail["type"], detail["msg"], parameter_name(detail["loc"][1:])
+    if kind == "invalid" and (named := detail["ctx"].get("param")):
+        return ApiError(400, words, param=named)
     if kind == "json_invalid":
         return ApiError(400, _WORDS[kind].format(error=detail["ctx"]["error"]))
     if param is None:  # the body as a whole: one of our own rules, or no object at all

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from kafila_agent.api.asking import Asked, ask_chat, ask_text
 from kafila_agent.api.carry import MEMBER, ReachHead
 from kafila_agent.api.errors import ApiError, api_error, unavailable
-from kafila_agent.api.responses import stream_response, whole_response
+from kafila_agent.api.responses import Answers, stream_response, whole_response
 from kafila_agent.api.schemas import ChatRequest, CompletionOptions, TextRequest
-from kafila_agent.api.shapes import ChatShape, Shape, TextShape
 from kafila_agent.head.engine import Engine
-from kafila_agent.head.generation import EngineError
-from kafila_agent.head.text import TextError
+from kafila_agent.head.generation import EngineError, Generation
+from kafila_agent.head.text import Text, TextError
 
 SERVING = "serving"
 
@@ -29,7 +30,8 @@ class Service:
     """What this agent can do for a client right now.
 
     In a session that serves there is on the head its ``engine``, on any other member ``reach_head``; otherwise
-    ``message`` says what to wait for. ``created``: Unix seconds since when the model is served.
+    ``message`` says what to wait for. ``created``: Unix seconds since when the model is served. ``ring``: who makes
+    the answers, from the head on.
     """
 
     state: str
@@ -38,9 +40,11 @@ class Service:
     engine: Engine | None = None
     created: int = 0
     reach_head: ReachHead | None = None
+    ring: Sequence[str] = ()
     retry_after_s: int = 5
 
 
+BodyT = TypeVar("BodyT", bound=CompletionOptions)
 GetService = Callable[[], Service]
 
 
@@ -63,49 +67,49 @@ def openai_router(get_service: GetService) -> APIRouter:
 
     @router.post("/chat/completions")
     async def chat(body: ChatRequest, request: Request) -> Response:
-        service = get_service()
-        engine = _engine(service)
-        _require_model(service, body.model)
-        turns = [message.as_turn() for message in body.messages]
-        _require_room(engine, sum(len(str(turn.get("content") or "")) for turn in turns), "messages")
-        arguments = body.chat_template_kwargs or {}
-        try:
-            prompt = await asyncio.to_thread(engine.text.encode_chat, turns, **arguments)
-        except TextError as error:
-            raise api_error(error, "messages") from error
-        shape = ChatShape(body.model, **body.shown(prompt))
-        return await _answer(engine, body, prompt, "messages", shape, request)
+        characters = sum(len(message.content or "") for message in body.messages)
+        return await _answer(get_service(), body, ask_chat, request, "messages", characters)
 
     @router.post("/completions")
     async def complete(body: TextRequest, request: Request) -> Response:
-        service = get_service()
-        engine = _engine(service)
-        _require_model(service, body.model)
-        _require_room(engine, len(body.prompt), "prompt")
-        try:
-            prompt = await asyncio.to_thread(body.ids, engine.text.encode, engine.text.vocab_size)
-        except ValueError as error:
-            raise ApiError(400, f"Invalid 'prompt': {error}", param="prompt") from error
-        shape = TextShape(body.model, **body.shown(prompt))
-        return await _answer(engine, body, prompt, "prompt", shape, request)
+        return await _answer(get_service(), body, ask_text, request, "prompt", len(body.prompt))
 
     return router
 
 
 async def _answer(
-    engine: Engine, body: CompletionOptions, prompt: list[int], param: str, shape: Shape, request: Request
+    service: Service,
+    body: BodyT,
+    ask: Callable[[BodyT, Text, Sequence[str], str], Asked],
+    request: Request,
+    param: str,
+    characters: int,
 ) -> Response:
-    if not prompt:
-        raise ApiError(400, f"Invalid '{param}': it has no tokens", param=param)
+    """``param``: the argument that the prompt of so many ``characters`` came in."""
+    engine = _engine(service)
+    _require_model(service, body.model)
+    _require_room(engine, characters, param)
+    member = request.scope.get(MEMBER, "")
     try:
-        asked = body.engine_request(prompt, engine.text.vocab_size, request.scope.get(MEMBER, ""))
-    except ValueError as error:
-        raise ApiError(400, f"Invalid 'logit_bias': {error}", param="logit_bias") from error
-    try:
-        generation = engine.generate(asked)
-    except EngineError as error:
+        asked = await asyncio.to_thread(ask, body, engine.text, service.ring, member)
+        generations = _generate(engine, asked)
+    except (TextError, EngineError) as error:
         raise api_error(error, param) from error
-    return await (stream_response if body.stream else whole_response)(request, generation, shape)
+    answers = Answers(generations)
+    return await (stream_response if body.stream else whole_response)(request, answers, asked.shape)
+
+
+def _generate(engine: Engine, asked: Asked) -> list[Generation]:
+    """All choices, or none. Raises EngineError."""
+    generations: list[Generation] = []
+    try:
+        for each in asked.requests:
+            generations.append(engine.generate(each))
+    except EngineError:
+        for generation in generations:
+            generation.cancel()
+        raise
+    return generations
 
 
 def _engine(service: Service) -> Engine:

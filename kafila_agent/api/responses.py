@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -20,89 +20,130 @@ KEEP_ALIVE_S = 10.0
 _T = TypeVar("_T")
 _CLIENT_LEFT = 499  # as proxies log it; nobody is left to read it
 
+Event = tuple[int, Piece | Finished]  # the choice's index, and what has come of it
 
-async def whole_response(request: Request, generation: Generation, shape: Shape) -> Response:
+
+class Answers:
+    """The generations of one request's choices, read as one. ``cancel`` it if unread."""
+
+    def __init__(self, generations: Sequence[Generation]) -> None:
+        self._generations = generations
+        self._events: asyncio.Queue[Event | EngineError] = asyncio.Queue()
+        self._reading = [
+            asyncio.create_task(self._read(index, each)) for index, each in enumerate(generations)
+        ]
+
+    async def next(self) -> Event:
+        """What comes next. Raises EngineError if one of them breaks off; not to be called after the last end."""
+        event = await self._events.get()
+        if isinstance(event, EngineError):
+            raise event
+        return event
+
+    async def all(self) -> list[Event]:
+        """Everything, to the last end."""
+        events: list[Event] = []
+        while sum(isinstance(event, Finished) for _, event in events) < len(self._generations):
+            events.append(await self.next())
+        return events
+
+    def cancel(self) -> None:
+        """Nobody reads on."""
+        for task, generation in zip(self._reading, self._generations, strict=True):
+            generation.cancel()
+            task.cancel()
+
+    async def _read(self, index: int, generation: Generation) -> None:
+        try:
+            async for event in generation:
+                self._events.put_nowait((index, event))
+        except EngineError as error:
+            self._events.put_nowait(error)
+
+
+async def whole_response(request: Request, answers: Answers, shape: Shape) -> Response:
     """The answer in one piece. Raises ApiError if it breaks off."""
     try:
-        events = await _unless_client_leaves(request, _collect(generation))
+        events = await _unless_client_leaves(request, answers.all())
     except EngineError as error:
         raise api_error(error) from error
     finally:
-        generation.cancel()
+        answers.cancel()
     if events is None:
         return Response(status_code=_CLIENT_LEFT)
-    *pieces, finished = events
-    return JSONResponse(shape.whole(pieces, finished))
+    body = shape.whole(events)
+    return JSONResponse(body, headers=shape.headers())
 
 
-async def stream_response(request: Request, generation: Generation, shape: Shape) -> Response:
+async def stream_response(request: Request, answers: Answers, shape: Shape) -> Response:
     """The answer as it comes. Raises ApiError if it breaks off before its first text.
 
     After KEEP_ALIVE_S without any text the stream is opened regardless.
     """
     try:
-        first = await _unless_client_leaves(request, _next(generation, KEEP_ALIVE_S))
+        first = await _unless_client_leaves(request, _next(answers, KEEP_ALIVE_S))
     except EngineError as error:
+        answers.cancel()
         raise api_error(error) from error
     except BaseException:
-        generation.cancel()
+        answers.cancel()
         raise
     if first is None:
-        generation.cancel()
+        answers.cancel()
         return Response(status_code=_CLIENT_LEFT)
-    return EventStream(generation, _events(first, generation, shape))
+    return EventStream(answers, _events(first, answers, shape), shape.headers())
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events that cancel their generation when they end for any reason."""
+    """Server-sent events that cancel their generations when they end for any reason."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, generation: Generation, events: AsyncIterator[bytes]) -> None:
-        super().__init__(events, headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
-        self._generation = generation
+    def __init__(self, answers: Answers, events: AsyncIterator[bytes], headers: dict[str, str]) -> None:
+        super().__init__(events, headers=headers | {"cache-control": "no-cache", "x-accel-buffering": "no"})
+        self._answers = answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Starlette stops the stream when the client leaves."""
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._generation.cancel()
+            self._answers.cancel()
 
 
 class _Silence:
     """No event within the time given."""
 
 
-async def _events(
-    first: Piece | Finished | _Silence, generation: Generation, shape: Shape
-) -> AsyncIterator[bytes]:
+async def _events(first: Event | _Silence, answers: Answers, shape: Shape) -> AsyncIterator[bytes]:
     """An answer that breaks off ends with an error event and without [DONE]: never like a whole one."""
     for chunk in shape.opening():
         yield event_of(chunk)
     event = first
     try:
-        while not isinstance(event, Finished):
-            yield b": still working\n\n" if isinstance(event, _Silence) else event_of(shape.piece(event))
-            event = await _next(generation, KEEP_ALIVE_S)
+        while True:
+            if isinstance(event, _Silence):
+                yield b": still working\n\n"
+            else:
+                for chunk in shape.take(*event):
+                    yield event_of(chunk)
+            if shape.is_complete:
+                break
+            event = await _next(answers, KEEP_ALIVE_S)
     except EngineError as error:
         yield event_of(api_error(error).body())
         return
-    for chunk in shape.closing(event):
+    for chunk in shape.closing():
         yield event_of(chunk)
     yield b"data: [DONE]\n\n"
 
 
-async def _next(generation: Generation, patience_s: float) -> Piece | Finished | _Silence:
+async def _next(answers: Answers, patience_s: float) -> Event | _Silence:
     try:
         async with asyncio.timeout(patience_s):
-            return await anext(generation)
+            return await answers.next()
     except TimeoutError:
         return _Silence()
-
-
-async def _collect(generation: Generation) -> list[Any]:
-    return [event async for event in generation]
 
 
 async def _unless_client_leaves(request: Request, work: Coroutine[Any, Any, _T]) -> _T | None:

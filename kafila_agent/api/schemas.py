@@ -9,48 +9,34 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from kafila_agent.head.generation import Request
+from kafila_agent.api.messages import (
+    Ignored,
+    Message,
+    NamedTool,
+    PlainFormat,
+    SchemaFormat,
+    Tool,
+    invalid,
+    only,
+)
 from kafila_agent.head.sampler import Sampling
 
 MAX_STOPS = 16
-
-
-def _only(*neutral: Any) -> AfterValidator:
-    """An argument that is not supported, of which only the values that ask for nothing are taken."""
-
-    def check(value: Any) -> Any:
-        if any(type(value) is type(known) and value == known for known in (None, *neutral)):
-            return value
-        raise PydanticCustomError("unsupported", "this server does not support it")
-
-    return AfterValidator(check)
-
-
-def _invalid(message: str) -> PydanticCustomError:
-    return PydanticCustomError("invalid", "{message}", {"message": message})
-
-
-def _joined(content: Any) -> Any:
-    """A message's content: a string, or text parts put together."""
-    if not isinstance(content, list):
-        return content
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise _invalid("only parts of type 'text' are supported")
-    return "".join(part["text"] for part in content)
+MAX_CHOICES = 16
+MAX_TOP_LOGPROBS = 20
+MAX_TOOLS = 128
 
 
 def _single(prompt: Any) -> Any:
     """A completion's prompt: a string or token ids, possibly the only one of a list."""
     if isinstance(prompt, list) and prompt and not all(type(token) is int for token in prompt):
         if len(prompt) > 1:
-            raise _invalid("one prompt a request is supported")
+            raise invalid("one prompt a request is supported")
         prompt = prompt[0]
     ids = isinstance(prompt, list) and all(type(token) is int and token >= 0 for token in prompt)
     if not prompt or not (isinstance(prompt, str) or ids):
-        raise _invalid("expected a text or a list of token ids, not empty")
+        raise invalid("expected a text or a list of token ids, not empty")
     return prompt
 
 
@@ -60,11 +46,10 @@ def _stops(stop: Any) -> Any:
 
 def _token_ids(biases: dict[str, float] | None) -> dict[str, float] | None:
     if not all(key.isascii() and key.isdigit() for key in biases or ()):
-        raise _invalid("keys must be token ids")
+        raise invalid("keys must be token ids")
     return biases
 
 
-Ignored = Any
 Unit = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Positive = Annotated[int, Field(ge=1)]
@@ -113,23 +98,28 @@ class CompletionOptions(BaseModel):
     safety_identifier: Ignored = None
     prompt_cache_key: Ignored = None
 
-    n: Annotated[Any, _only(1)] = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
 
     @model_validator(mode="after")
     def _usage_needs_a_stream(self) -> CompletionOptions:
         if self.stream_options is not None and not self.stream:
-            raise _invalid("stream_options is only allowed when stream is true")
+            raise invalid("stream_options is only allowed when stream is true", "stream_options")
         return self
 
-    def shown(self, prompt: list[int]) -> dict[str, Any]:
-        """What the answer's shape is to show beside its text: the token counts, the token ids."""
-        include_usage = bool(self.stream_options and self.stream_options.include_usage)
-        return {"include_usage": include_usage, "prompt_ids": prompt if self.return_token_ids else None}
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with the token counts."""
+        return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
     def token_limit(self) -> int | None:
         """Tokens of the answer, at most."""
         return self.max_tokens
+
+    @property
+    def likeliest(self) -> int | None:
+        """Of how many of the likeliest tokens, beside the one taken, the probability is wanted; None: of none."""
+        return None
 
     def sampling(self, vocab_size: int) -> Sampling:
         """How to sample. Raises ValueError for a bias on a token that is not there."""
@@ -147,41 +137,10 @@ class CompletionOptions(BaseModel):
             "frequency_penalty": self.frequency_penalty,
         }
         return Sampling(
-            logit_bias=biases, **{name: value for name, value in given.items() if value is not None}
+            logit_bias=biases,
+            logprobs=self.likeliest,
+            **{name: value for name, value in given.items() if value is not None},
         )
-
-    def engine_request(self, prompt: list[int], vocab_size: int, member: str) -> Request:
-        """What the engine is asked on behalf of ``member``.
-
-        Raises ValueError as ``sampling`` does, and for an empty prompt.
-        """
-        return Request(
-            tuple(prompt),
-            self.token_limit,
-            self.sampling(vocab_size),
-            tuple(self.stop or ()),
-            bool(self.ignore_eos),
-            member,
-        )
-
-
-class Message(BaseModel):
-    """One turn of a conversation."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_joined)]
-    name: Ignored = None
-    refusal: Annotated[Any, _only("")] = None
-    annotations: Annotated[Any, _only([])] = None
-    audio: Annotated[Any, _only()] = None
-    function_call: Annotated[Any, _only()] = None
-    tool_calls: Annotated[Any, _only([])] = None
-
-    def as_turn(self) -> dict[str, str]:
-        """As chat templates know it."""
-        return {"role": "system" if self.role == "developer" else self.role, "content": self.content}
 
 
 class ChatRequest(CompletionOptions):
@@ -191,20 +150,20 @@ class ChatRequest(CompletionOptions):
     max_completion_tokens: Positive | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    tools: Annotated[Any, _only([])] = None
-    tool_choice: Annotated[Any, _only("none", "auto")] = None
-    parallel_tool_calls: Ignored = None
-    functions: Annotated[Any, _only([])] = None
-    function_call: Annotated[Any, _only("none", "auto")] = None
-    response_format: Annotated[Any, _only({"type": "text"})] = None
-    logprobs: Annotated[Any, _only(False)] = None
-    top_logprobs: Annotated[Any, _only(0)] = None
-    modalities: Annotated[Any, _only(["text"])] = None
-    audio: Annotated[Any, _only()] = None
-    prediction: Annotated[Any, _only()] = None
-    reasoning_effort: Annotated[Any, _only()] = None
-    verbosity: Annotated[Any, _only()] = None
-    web_search_options: Annotated[Any, _only()] = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: Annotated[PlainFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    reasoning_effort: str | None = None
+    functions: Annotated[Any, only([])] = None
+    function_call: Annotated[Any, only("none", "auto")] = None
+    modalities: Annotated[Any, only(["text"])] = None
+    audio: Annotated[Any, only()] = None
+    prediction: Annotated[Any, only()] = None
+    verbosity: Annotated[Any, only()] = None
+    web_search_options: Annotated[Any, only()] = None
 
     @model_validator(mode="after")
     def _one_limit(self) -> ChatRequest:
@@ -212,8 +171,51 @@ class ChatRequest(CompletionOptions):
             None not in (self.max_tokens, self.max_completion_tokens)
             and self.max_tokens != self.max_completion_tokens
         ):
-            raise _invalid("max_tokens and max_completion_tokens differ; give one of them")
+            raise invalid("max_tokens and max_completion_tokens differ; give one of them", "max_tokens")
         return self
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise invalid("top_logprobs is only allowed when logprobs is true", "top_logprobs")
+        if self.tool_choice not in (None, "none", "auto") and not self.tools:
+            raise invalid("tool_choice is only allowed with tools", "tool_choice")
+        if isinstance(self.tool_choice, NamedTool) and not self.offered_tools:
+            name = self.tool_choice.function.name
+            raise invalid(f"tool_choice names '{name}', which is not among the tools", "tool_choice")
+        if self.is_formed and self.ignore_eos:
+            raise invalid("ignore_eos and an answer of a given form contradict each other", "ignore_eos")
+        if self.response_format is not None and self.response_format.type != "text" and self.offered_tools:
+            raise invalid(
+                "response_format and tools together are not supported; give one of them", "response_format"
+            )
+        return self
+
+    @property
+    def likeliest(self) -> int | None:
+        """See CompletionOptions."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def offered_tools(self) -> list[Tool]:
+        """Those that may be called: all of them, the one that must be, or none."""
+        if self.tool_choice == "none":
+            return []
+        tools = self.tools or []
+        if isinstance(self.tool_choice, NamedTool):
+            return [tool for tool in tools if tool.function.name == self.tool_choice.function.name]
+        return tools
+
+    @property
+    def must_call(self) -> bool:
+        """Whether plain text is no answer."""
+        return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
+
+    @property
+    def is_formed(self) -> bool:
+        """Whether not every text is an answer."""
+        wants_json = self.response_format is not None and self.response_format.type != "text"
+        return wants_json or self.must_call or any(tool.function.strict for tool in self.offered_tools)
 
     @property
     def token_limit(self) -> int | None:
@@ -225,10 +227,21 @@ class TextRequest(CompletionOptions):
     """POST /v1/completions."""
 
     prompt: Annotated[str | list[int], BeforeValidator(_single)]
-    echo: Annotated[Any, _only(False)] = None
-    suffix: Annotated[Any, _only("")] = None
-    logprobs: Annotated[Any, _only()] = None
-    best_of: Annotated[Any, _only(1)] = None
+    echo: Annotated[Any, only(False)] = None
+    suffix: Annotated[Any, only("")] = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+
+    @model_validator(mode="after")
+    def _all_are_shown(self) -> TextRequest:
+        if self.best_of not in (None, self.n or 1):
+            raise invalid("best_of is not supported but for n itself: every answer is shown", "best_of")
+        return self
+
+    @property
+    def likeliest(self) -> int | None:
+        """See CompletionOptions."""
+        return self.logprobs
 
     def ids(self, encode: Callable[[str], list[int]], vocab_size: int) -> list[int]:
         """The prompt's token ids. Raises ValueError for ids outside the vocabulary."""

@@ -1,96 +1,152 @@
-"""Answers in OpenAI's shapes: whole ones and stream chunks, for chat and for plain completions."""
+"""Answers in OpenAI's shapes: whole ones and stream chunks, for chat and for plain completions.
+
+A whole answer is its stream's deltas put together, so that the two cannot differ.
+"""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from kafila_agent.api.choices import Choice, Delta, joined
 from kafila_agent.head.generation import Finished, Piece
-from kafila_agent.head.sampler import Sampled
+
+_HOW = "kafila"  # beside what OpenAI's API defines: how the answer was made
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What is said of the question. ``token_ids``: shown once, as vLLM does it."""
+
+    model: str
+    token_ids: Sequence[int] | None = None
 
 
 class Shape:
-    """One answer's: every chunk of a stream carries the same id, time and model.
-
-    With ``prompt_ids``, token ids are shown as vLLM does it: the prompt's once, each choice's own with its text.
-    """
+    """One answer's: every chunk of a stream carries the same id, time and model. ``ring``: the members who made it."""
 
     prefix: str
     whole_object: str
     chunk_object: str
 
     def __init__(
-        self, model: str, *, include_usage: bool = False, prompt_ids: Sequence[int] | None = None
+        self,
+        prompt: Prompt,
+        choices: Sequence[Choice],
+        *,
+        include_usage: bool = False,
+        ring: Sequence[str] = (),
     ) -> None:
+        self._choices = choices
         self._include_usage = include_usage
-        self._with_ids = prompt_ids is not None
-        self._prompt_ids = {} if prompt_ids is None else {"prompt_token_ids": list(prompt_ids)}
-        self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+        self._ring = ring
+        self._prompt_ids = {} if prompt.token_ids is None else {"prompt_token_ids": list(prompt.token_ids)}
+        name = f"{self.prefix}-{uuid.uuid4().hex}"
+        self._head = {"id": name, "created": int(time.time()), "model": prompt.model}
 
-    def whole(self, pieces: Sequence[Piece], finished: Finished) -> dict[str, Any]:
-        """The answer in one piece."""
-        choice = self._whole_choice("".join(piece.text for piece in pieces))
-        choice |= self._ids([*(token for piece in pieces for token in piece.tokens), *finished.tokens])
-        choice |= {"logprobs": None, "finish_reason": finished.reason}
-        whole = {"object": self.whole_object, "choices": [choice], "usage": _usage(finished)}
+    @property
+    def is_complete(self) -> bool:
+        """Whether every choice has come to its end."""
+        return all(choice.finished is not None for choice in self._choices)
+
+    def headers(self) -> dict[str, str]:
+        """How the answer was made, as far as it is known by now."""
+        headers = {"x-kafila-members": ",".join(self._ring)} if self._ring else {}
+        if self.is_complete:
+            for name, value in self._how().items():
+                if isinstance(value, float):
+                    headers[f"x-kafila-{name.replace('_', '-')}"] = f"{value:.4f}"
+        return headers
+
+    def whole(self, events: Sequence[tuple[int, Piece | Finished]]) -> dict[str, Any]:
+        """The answer in one piece, from everything that came."""
+        deltas: list[list[Delta]] = [[] for _ in self._choices]
+        for index, event in events:
+            deltas[index] += self._choices[index].take(event)
+        choices = [
+            {"logprobs": None} | self._whole_choice(joined(own)) | {"finish_reason": choice.reason}
+            for choice, own in zip(self._choices, deltas, strict=True)
+        ]
+        whole = {"object": self.whole_object, "choices": choices, "usage": self._usage(), _HOW: self._how()}
         return self._head | self._prompt_ids | whole
 
     def opening(self) -> list[dict[str, Any]]:
         """Chunks before the first text."""
         return []
 
-    def piece(self, piece: Piece) -> dict[str, Any]:
-        """A chunk of text."""
-        return self._chunk(self._piece_choice(piece.text) | self._ids(piece.tokens), None)
-
-    def closing(self, finished: Finished) -> list[dict[str, Any]]:
-        """Chunks after the last text: the reason, then the usage if it was asked for."""
-        chunks = [self._chunk(self._last_choice() | self._ids(finished.tokens), finished.reason)]
-        if self._include_usage:
-            usage = {"choices": [], "usage": _usage(finished)}
-            chunks.append(self._head | {"object": self.chunk_object} | usage)
+    def take(self, index: int, event: Piece | Finished) -> list[dict[str, Any]]:
+        """The chunks that an event of a choice makes; the last of them has the reason for its end."""
+        choice = self._choices[index]
+        chunks = [self._chunk(delta) for delta in choice.take(event)]
+        if choice.finished is not None:
+            chunks[-1]["choices"][0]["finish_reason"] = choice.reason
+            if self.is_complete and not self._include_usage:
+                chunks[-1][_HOW] = self._how()
         return chunks
 
-    def _chunk(self, choice: dict[str, Any], reason: str | None) -> dict[str, Any]:
-        choice |= {"logprobs": None, "finish_reason": reason}
+    def closing(self) -> list[dict[str, Any]]:
+        """Chunks after the last text: the usage, if it was asked for."""
+        if not self._include_usage:
+            return []
+        usage = {"choices": [], "usage": self._usage(), _HOW: self._how()}
+        return [self._head | {"object": self.chunk_object} | usage]
+
+    def _chunk(self, delta: Delta) -> dict[str, Any]:
+        choice = {"logprobs": None} | delta | {"finish_reason": None}
         usage = {"usage": None} if self._include_usage else {}
         once, self._prompt_ids = self._prompt_ids, {}
         return self._head | once | {"object": self.chunk_object, "choices": [choice]} | usage
 
-    def _ids(self, tokens: Iterable[Sampled]) -> dict[str, Any]:
-        return {"token_ids": [each.token for each in tokens]} if self._with_ids else {}
-
-    def _whole_choice(self, text: str) -> dict[str, Any]:
+    def _whole_choice(self, delta: Delta) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _piece_choice(self, text: str) -> dict[str, Any]:
-        raise NotImplementedError
+    def _ends(self) -> list[Finished]:
+        return [choice.finished for choice in self._choices if choice.finished is not None]
 
-    def _last_choice(self) -> dict[str, Any]:
-        raise NotImplementedError
+    def _usage(self) -> dict[str, int]:
+        ends = self._ends()
+        prompt, completion = ends[0].prompt_tokens, sum(each.completion_tokens for each in ends)
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+    def _how(self) -> dict[str, Any]:
+        """Measured: the first text after so long; tokens/s of all choices together; the mean network share."""
+        measures = [each.measures for each in self._ends()]
+        ttfts = [each.ttft_s for each in measures if each.ttft_s is not None]
+        rates = [each.tokens_per_s for each in measures if each.tokens_per_s is not None]
+        shares = [each.network_share for each in measures if each.network_share is not None]
+        return {
+            "members": list(self._ring),
+            "ttft_s": min(ttfts) if ttfts else None,
+            "tokens_per_s": sum(rates) if rates else None,
+            "network_share": sum(shares) / len(shares) if shares else None,
+        }
 
 
 class ChatShape(Shape):
-    """chat.completion, and its chunks: the first delta has the role, the last none of both."""
+    """chat.completion, and its chunks: the first delta has the role, the last neither role nor text."""
 
     prefix = "chatcmpl"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
     def opening(self) -> list[dict[str, Any]]:
-        """The role."""
-        return [self._chunk({"index": 0, "delta": {"role": "assistant", "content": ""}}, None)]
+        """The role, for each choice."""
+        delta = {"role": "assistant", "content": ""}
+        return [self._chunk({"index": choice.index, "delta": delta}) for choice in self._choices]
 
-    def _whole_choice(self, text: str) -> dict[str, Any]:
-        return {"index": 0, "message": {"role": "assistant", "content": text, "refusal": None}}
-
-    def _piece_choice(self, text: str) -> dict[str, Any]:
-        return {"index": 0, "delta": {"content": text}}
-
-    def _last_choice(self) -> dict[str, Any]:
-        return {"index": 0, "delta": {}}
+    def _whole_choice(self, delta: Delta) -> dict[str, Any]:
+        said = delta.pop("delta")
+        calls = [{k: v for k, v in call.items() if k != "index"} for call in said.get("tool_calls", ())]
+        content = said.get("content") or (None if calls else "")
+        message = {"role": "assistant", "content": content, "refusal": None}
+        if "reasoning_content" in said:
+            message["reasoning_content"] = said["reasoning_content"]
+        if calls:
+            message["tool_calls"] = calls
+        return {"index": delta.pop("index"), "message": message} | delta
 
 
 class TextShape(Shape):
@@ -100,16 +156,5 @@ class TextShape(Shape):
     whole_object = "text_completion"
     chunk_object = "text_completion"
 
-    def _whole_choice(self, text: str) -> dict[str, Any]:
-        return {"index": 0, "text": text}
-
-    def _piece_choice(self, text: str) -> dict[str, Any]:
-        return {"index": 0, "text": text}
-
-    def _last_choice(self) -> dict[str, Any]:
-        return {"index": 0, "text": ""}
-
-
-def _usage(finished: Finished) -> dict[str, int]:
-    prompt, completion = finished.prompt_tokens, finished.completion_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    def _whole_choice(self, delta: Delta) -> dict[str, Any]:
+        return delta

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+from kafila_agent.head.grammar import Grammar
 from kafila_agent.head.measure import RequestMeasures
 from kafila_agent.head.sampler import Sampled, Sampling
 
@@ -47,7 +48,7 @@ class Request:
     """``max_tokens`` None: all the context leaves. ``ignore_eos``: go on past the model's own end.
 
     ``member``: whose machine it came from, so that each gets its fair share; empty for the head's own.
-    ``special_tokens``: leave them in the text, for whoever parses it.
+    ``shown``: special tokens that stay in the text, for whoever reads it. ``grammar``: the form of the answer.
     """
 
     prompt: tuple[int, ...]
@@ -56,7 +57,8 @@ class Request:
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     member: str = ""
-    special_tokens: bool = False
+    shown: frozenset[int] = frozenset()
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:

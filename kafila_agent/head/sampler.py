@@ -25,6 +25,7 @@ from transformers.generation.logits_process import (
     TopKLogitsWarper,
 )
 
+from kafila_agent.head.grammar import Grammar, GrammarMask
 from kafila_agent.head.logprobs import Logprobs, measure_logprobs
 
 CANDIDATES = 1024
@@ -108,12 +109,13 @@ class Nucleus(LogitsProcessor):
 class Sampler:
     """One request's: its processors, its generator, and nothing shared. Not for two threads at once."""
 
-    def __init__(self, sampling: Sampling, prompt: Sequence[int]) -> None:
+    def __init__(self, sampling: Sampling, prompt: Sequence[int], grammar: Grammar | None = None) -> None:
         self._greedy = sampling.greedy
         self._logprobs = sampling.logprobs
         self._prompt = list(prompt)
-        self._needs_history = _penalises(sampling)
-        self._processors = _processors(sampling, len(prompt))
+        self._needs_history = _penalises(sampling) or grammar is not None
+        mask = None if grammar is None else grammar.start_answer(len(prompt))
+        self._processors = _processors(sampling, len(prompt), mask)
         self._generator = torch.Generator()
         if sampling.seed is None:
             self._generator.seed()
@@ -156,7 +158,7 @@ def _penalises(sampling: Sampling) -> bool:
     return bool(sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty)
 
 
-def _processors(sampling: Sampling, prompt_tokens: int) -> LogitsProcessorList:
+def _processors(sampling: Sampling, prompt_tokens: int, mask: GrammarMask | None) -> LogitsProcessorList:
     """Those that do something; an empty list leaves the logits alone."""
     chain = LogitsProcessorList()
     if sampling.repetition_penalty != 1:
@@ -166,6 +168,8 @@ def _processors(sampling: Sampling, prompt_tokens: int) -> LogitsProcessorList:
     if sampling.logit_bias:
         biases: list[Any] = [[[token], float(bias)] for token, bias in sampling.logit_bias.items()]
         chain.append(SequenceBiasLogitsProcessor(biases))
+    if mask is not None:
+        chain.append(mask)
     if sampling.greedy:
         return chain
     if sampling.temperature != 1:

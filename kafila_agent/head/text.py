@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,10 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
+import llguidance.hf
+from llguidance import LLTokenizer
 from tokenizers.decoders import DecodeStream
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer, get_gguf_tokenizer
 from transformers.integrations.gguf.reader import read_gguf_metadata
+
+from kafila_agent.head.answer_format import AnswerFormat, find_format
 
 if TYPE_CHECKING:
     from kafila_agent.model.manifest import Manifest
@@ -35,6 +40,18 @@ class Text:
         self._reserved = set(inspect.signature(tokenizer.apply_chat_template).parameters)
         self.eos_ids = frozenset(eos_ids)
         self.vocab_size = len(tokenizer)
+        template = tokenizer.chat_template
+        self._template = template if isinstance(template, str) else ""
+        self.format: AnswerFormat | None = find_format(
+            getattr(tokenizer, "response_template", None), self._template
+        )
+        added = tokenizer.added_tokens_decoder
+        special = {
+            each.content: number
+            for number, each in added.items()
+            if each.special and number not in self.eos_ids
+        }
+        self.marks: dict[str, int] = {} if self.format is None else self.format.marks(special)
 
     @classmethod
     def from_model(cls, manifest: Manifest) -> Text:
@@ -55,7 +72,29 @@ class Text:
         except (TypeError, ValueError) as error:
             raise TextError(f"the tokenizer cannot read it: {error}") from error
 
-    def encode_chat(self, messages: list[dict[str, Any]], **template_arguments: Any) -> list[int]:
+    @functools.cached_property
+    def vocabulary(self) -> LLTokenizer:
+        """The tokens as bytes, for grammars and logprobs. When first wanted it takes a second or two to make."""
+        return llguidance.hf.from_tokenizer(self._tokenizer, self.vocab_size, sorted(self.eos_ids) or None)
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token stands for, by itself: perhaps part of a character."""
+        return self.vocabulary.decode_bytes([token]) if token < self.vocab_size else b""
+
+    def heeds(self, variable: str) -> bool:
+        """Whether the chat template makes anything of a variable."""
+        return variable in self._template
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ``ids``, special tokens included."""
+        return self._tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    def encode_chat(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        **template_arguments: Any,
+    ) -> list[int]:
         """Ids of a conversation up to where the assistant is to answer. Raises TextError if it cannot be."""
         if self._tokenizer.chat_template is None:
             raise TextError("this model has no chat template; use /v1/completions")
@@ -63,31 +102,33 @@ class Text:
             raise TextError(f"chat_template_kwargs may not set {', '.join(sorted(taken))}")
         try:
             ids: Any = self._tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, return_dict=False, **template_arguments
+                messages, tools=tools, add_generation_prompt=True, return_dict=False, **template_arguments
             )
         except (jinja2.TemplateError, TypeError, KeyError, ValueError) as error:
             raise TextError(f"the model's chat template refuses these messages: {error}") from error
         return list(ids)
 
-    def detokenizer(self, prompt: Sequence[int], *, special_tokens: bool = False) -> Detokenizer:
-        """Turns the answer to ``prompt`` into text, token by token; special tokens only where they are wanted."""
-        return Detokenizer(self._tokenizer, prompt, special_tokens=special_tokens)
+    def detokenizer(self, prompt: Sequence[int], *, shown: frozenset[int] = frozenset()) -> Detokenizer:
+        """Turns the answer to ``prompt`` into text, token by token; ``shown``: special tokens that appear in it."""
+        return Detokenizer(self._tokenizer, prompt, shown)
 
 
 class Detokenizer:
-    """Gives out whole characters only, and unless ``special_tokens`` never a special token."""
+    """Gives out whole characters only, and no special token but those ``shown``."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, prompt: Sequence[int], *, special_tokens: bool = False
+        self, tokenizer: PreTrainedTokenizerFast, prompt: Sequence[int], shown: frozenset[int] = frozenset()
     ) -> None:
         self._backend = tokenizer.backend_tokenizer
-        self._skip = not special_tokens
+        self._shown = shown
         self._before = list(prompt[-_CONTEXT_IDS:])  # the last ids whose text is out
         self._held: list[int] = []  # those after them
         self._stream = self._stream_after(self._before)
 
     def push(self, token: int) -> str:
         """The text that ``token`` completes, often none."""
+        if token in self._shown:
+            return self.flush() + self._show(token)
         self._held.append(token)
         try:
             piece = self._stream.step(self._backend, token) or ""
@@ -97,6 +138,11 @@ class Detokenizer:
             self._before = (self._before + self._held)[-_CONTEXT_IDS:]
             self._held = []
         return piece
+
+    def _show(self, token: int) -> str:
+        self._before, self._held = [token], []
+        self._stream = self._stream_after(self._before)
+        return self._backend.id_to_token(token) or ""
 
     def flush(self) -> str:
         """The rest, when no more tokens come: bytes of an unfinished character appear as U+FFFD."""
@@ -115,10 +161,10 @@ class Detokenizer:
     def _stream_after(self, ids: list[int]) -> DecodeStream:
         """A stream that knows what came before, unless that ends in the middle of a character: it would repeat it."""
         whole = not self._decode(ids).endswith("\ufffd")
-        return DecodeStream(ids=list(ids) if whole else [], skip_special_tokens=self._skip)
+        return DecodeStream(ids=list(ids) if whole else [], skip_special_tokens=True)
 
     def _decode(self, ids: list[int]) -> str:
-        return self._backend.decode(ids, skip_special_tokens=self._skip)
+        return self._backend.decode(ids, skip_special_tokens=True)
 
 
 def _from_directory(path: Path, config: Mapping[str, Any]) -> Text:

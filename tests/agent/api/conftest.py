@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import httpx2
 import pytest
+import torch
 
 from kafila_agent.api.openai_routes import Service
 from kafila_agent.api.server import ApiServer
@@ -13,7 +14,7 @@ from kafila_agent.edge.frame import Frame
 from kafila_agent.head.engine import Engine
 from kafila_agent.head.text import Text
 from tests.agent.head.models import smollm2_text
-from tests.agent.head.simulated_ring import SimulatedRing, one_hot
+from tests.agent.head.simulated_ring import ALL_TOKENS, SimulatedRing, one_hot
 
 MODEL = "smollm2"
 
@@ -23,14 +24,22 @@ def text(smollm2) -> Text:
     return smollm2_text(smollm2)
 
 
+def any_logits(history: tuple[int, ...]) -> torch.Tensor:
+    """float32 [ALL_TOKENS], a function of the history."""
+    generator = torch.Generator().manual_seed(hash(history) & 0xFFFFFFFF)
+    return torch.randn(ALL_TOKENS, generator=generator)
+
+
 @dataclass
 class RunningRing(SimulatedRing):
     """Turns by itself on the event loop. With ``reply``, every sequence is answered with those tokens, then end.
 
-    ``held`` stops it before the launch of that number; ``release`` lets it go on.
+    With ``wide`` the model may say any token at all. ``held`` stops it before the launch of that number; ``release``
+    lets it go on.
     """
 
     reply: list[int] | None = None
+    wide: bool = False
     held: int | None = None
     wanted: dict[int, int] = field(default_factory=dict)
     turning: bool = False
@@ -45,7 +54,7 @@ class RunningRing(SimulatedRing):
 
     def logits_of(self, frame, history):
         if self.reply is None:
-            return super().logits_of(frame, history)
+            return any_logits(history) if self.wide else super().logits_of(frame, history)
         place = self.wanted.get(frame.sequence, 0)
         self.wanted[frame.sequence] = place + 1
         return one_hot([*self.reply, 2][min(place, len(self.reply))])
@@ -107,14 +116,15 @@ async def make_api(text) -> AsyncIterator[Callable]:
         reply: str | None = None,
         *,
         held: int | None = None,
+        wide: bool = False,
         service: Service | None = None,
         server: dict | None = None,
         listen: bool = True,
         **options: object,
     ) -> Api:
-        ring = RunningRing(2, reply=None if reply is None else text.encode(reply), held=held)
+        ring = RunningRing(2, reply=None if reply is None else text.encode(reply), held=held, wide=wide)
         settings = {"epoch": 1, "slots": 2, "context_tokens": 256, "prefill_chunk": 16, "clock": ring.clock}
-        ring.engine = Engine(ring.launch, text, **(settings | options))
+        ring.engine = Engine(ring.launch, **({"text": text} | settings | options))
         api = Api(None, Service("serving", "", MODEL, ring.engine, 17), ring, ring.engine, None)
         if service is not None:
             api.service = service

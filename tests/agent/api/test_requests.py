@@ -12,6 +12,13 @@ from tests.agent.api.conftest import MODEL
 
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": MODEL, "prompt": "hi"}
+TOOL = {"type": "function", "function": {"name": "weather"}}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+BAD = {"name": "weather", "arguments": "[1]"}
+
+
+def schema_format(schema):
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
 
 
 @pytest.fixture
@@ -33,14 +40,22 @@ def error_of(response, status: int) -> dict:
 @pytest.mark.parametrize(
     ("change", "param"),
     [
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [TOOL]}, "tools"),  # this model's template has no place for them
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"n": 2}, "n"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.json_schema"),
+        (schema_format({"type": "objekt"}), "response_format.json_schema.schema"),
+        (schema_format({"not": {"type": "string"}}), "response_format.json_schema.schema"),
+        ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos"),
+        ({"n": 0}, "n"),
+        ({"n": 17}, "n"),
         ({"n": True}, "n"),
         ({"logprobs": 0}, "logprobs"),
-        ({"logprobs": True}, "logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"functions": [{}]}, "functions"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"reasoning_effort": "low"}, "reasoning_effort"),
@@ -71,9 +86,11 @@ def error_of(response, status: int) -> dict:
         ({"model": None}, "model"),
         ({"messages": []}, "messages"),
         ({"messages": "hi"}, "messages"),
-        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
-        ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0]"),
+        ({"messages": [{"role": "user"}]}, "messages[0]"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": "x", "tool_calls": [CALL]}]}, "messages[0]"),
+        ({"messages": [{"role": "assistant", "tool_calls": [CALL | {"function": BAD}]}]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "x", "mood": 1}]}, "messages[0].mood"),
         ({"chat_template_kwargs": {"tokenize": False}}, "messages"),
@@ -100,8 +117,10 @@ async def test_each_argument_that_cannot_be_honoured_is_refused_by_name(make_api
         ({"prompt": {"text": "x"}}, "prompt"),
         ({"echo": True}, "echo"),
         ({"suffix": "x"}, "suffix"),
-        ({"logprobs": 0}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
         ({"best_of": 3}, "best_of"),
+        ({"best_of": 3, "n": 2}, "best_of"),
         ({"messages": []}, "messages"),
     ],
 )
