@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import random
 import time
 
@@ -166,3 +167,39 @@ def test_a_model_without_a_template_says_what_to_use(checkpoint, tmp_path):
     text = Text.from_model(read_manifest(give_tokenizer(checkpoint("llama"), tmp_path / "a")))
     with pytest.raises(TextError, match="no chat template; use /v1/completions"):
         text.encode_chat([{"role": "user", "content": "hi"}])
+
+
+def test_a_conversation_with_tools_is_encoded_as_transformers_does(text):
+    tokenizer = copy.deepcopy(text._tokenizer)
+    tokenizer.chat_template = (
+        "{% for t in tools %}{{ t.function.name }}{% endfor %}"
+        "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}"
+        "{% for c in m.tool_calls or [] %}{{ c.function.arguments.city }}{% endfor %}<|im_end|>{% endfor %}"
+    )
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    call = {"type": "function", "function": {"name": "weather", "arguments": {"city": "漢"}}}
+    turns = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "rain"},
+    ]
+    expected = tokenizer.apply_chat_template(
+        turns, tools=tools, add_generation_prompt=True, return_dict=False
+    )
+    assert Text(tokenizer, text.eos_ids).encode_chat(turns, tools=tools) == expected
+    assert "weather" in text.decode(expected)
+
+
+def test_special_tokens_appear_only_where_they_are_wanted(text):
+    ids = [*text.encode("a 👩‍👩‍👧"), 1, *text.encode(" b"), 5, *text.encode("漢")]
+    for shown, expected in [((), "a 👩‍👩‍👧 b漢"), ((1,), "a 👩‍👩‍👧<|im_start|> b漢")]:
+        detokenizer = text.detokenizer([], shown=frozenset(shown))
+        pieces = [detokenizer.push(token) for token in ids]
+        assert "".join(pieces) + detokenizer.flush() == expected
+        assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_half_a_character_before_a_mark_is_given_out_as_such(text):
+    ids = text.encode("x👩")[:-1]
+    detokenizer = text.detokenizer([], shown=frozenset([1]))
+    assert "".join(map(detokenizer.push, [*ids, 1, *text.encode("y")])) == "x\ufffd<|im_start|>y"

@@ -1,0 +1,132 @@
+"""What users of one session get: TTFT, ITL and throughput at 1, 4 and 16 at once: `python tests/bench/load.py`.
+
+Real processes on this machine: a rendezvous, three agents, SmolLM2-135M in bfloat16; each member's API has its users.
+The prompts differ, so that none is prefilled for another. Medians, and the 95th percentile in brackets; one table
+in one run. The processes share this machine's cores: compare figures within the table, not with other machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import httpx2
+
+from kafila_agent.ctl.demo import _packaged_model
+from kafila_agent.ctl.local_fleet import LocalFleet
+from kafila_proto import agent_pb2 as pb
+
+NAMES = ("desk", "laptop", "tower")
+
+
+@dataclass
+class Answered:
+    """One request, seen from its client."""
+
+    ttft_s: float
+    gaps_s: list[float]
+    tokens: int
+
+
+async def ask(http: httpx2.AsyncClient, url: str, model: str, number: int, tokens: int) -> Answered:
+    words = " ".join(f"{number}:{place}" for place in range(16))
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": f"Tell me about {words}."}],
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    started = last = time.monotonic()
+    ttft_s, gaps_s, counted = 0.0, [], 0
+    async with http.stream("POST", f"{url}/chat/completions", json=body) as response:
+        response.raise_for_status()
+        async for line in response.aiter_lines():
+            if not line.startswith("data: {"):
+                continue
+            chunk = json.loads(line.removeprefix("data: "))
+            counted = (chunk.get("usage") or {}).get("completion_tokens", counted)
+            if any(choice["delta"].get("content") for choice in chunk["choices"]):
+                now = time.monotonic()
+                if ttft_s:
+                    gaps_s.append(now - last)
+                else:
+                    ttft_s = now - started
+                last = now
+    return Answered(ttft_s, gaps_s, counted)
+
+
+async def measure(urls: Sequence[str], model: str, users: int, requests: int, tokens: int) -> list[str]:
+    """One row: each user asks again as soon as it is answered."""
+    waiting = iter(range(users * requests))
+    answered: list[Answered] = []
+
+    async def use(place: int) -> None:
+        for number in waiting:
+            answered.append(await ask(http, urls[place % len(urls)], model, users * 1000 + number, tokens))
+
+    async with httpx2.AsyncClient(trust_env=False, timeout=None) as http:
+        started = time.monotonic()
+        await asyncio.gather(*(use(place) for place in range(users)))
+        took_s = time.monotonic() - started
+    gaps_s = [gap for each in answered for gap in each.gaps_s]
+    return [
+        str(users),
+        spread([each.ttft_s for each in answered]),
+        spread(gaps_s),
+        f"{sum(each.tokens for each in answered) / took_s:.1f}",
+        str(len(answered)),
+    ]
+
+
+def spread(values_s: Sequence[float]) -> str:
+    """Median and 95th percentile, in milliseconds."""
+    ordered = sorted(values_s)
+    high = ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
+    return f"{statistics.median(ordered) * 1e3:.0f} ({high * 1e3:.0f})"
+
+
+def form(fleet: LocalFleet, model: str, concurrency: int) -> tuple[list[str], str]:
+    """A session of all; the base URLs, and the model's name."""
+    request = pb.CreateRequest(
+        model=model, members=len(NAMES), context_tokens=1024, concurrency=concurrency, dtype="bfloat16"
+    )
+    code = fleet.agent(NAMES[0]).CreateSession(request).session.code
+    for name in NAMES[1:]:
+        fleet.agent(name).JoinSession(pb.JoinRequest(code=code))
+    statuses = []
+    for name in NAMES:
+        for status in fleet.agent(name).WatchStatus(pb.StatusRequest()):
+            if status.session.state == pb.SessionStatus.SERVING:
+                statuses.append(status)
+                break
+            assert status.session.state != pb.SessionStatus.CLOSED, status.session.reason
+    return [status.api_url for status in statuses], statuses[0].session.model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--requests", type=int, default=2, help="of each user")
+    parser.add_argument("--concurrency", type=int, default=4, help="sequences in the ring at once")
+    options = parser.parse_args()
+    model = _packaged_model()
+    with LocalFleet({name: ["--model-dir", str(model.parent)] for name in NAMES}) as fleet:
+        urls, name = form(fleet, str(model), options.concurrency)
+        asyncio.run(measure(urls, name, 1, 1, 4))  # the edges that are opened on demand
+        print("| users | TTFT, ms | ITL, ms | tokens/s, all | requests |\n|---|---|---|---|---|")
+        for users in (1, 4, 16):
+            row = asyncio.run(measure(urls, name, users, options.requests, options.tokens))
+            print(f"| {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
