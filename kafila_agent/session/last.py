@@ -14,6 +14,7 @@ from kafila_agent.session.lifecycle import State
 
 if TYPE_CHECKING:
     from kafila_agent.session.membership import Membership
+    from kafila_proto.rendezvous_pb2 import Charter
 
 FILE = "last-session.json"
 
@@ -28,14 +29,29 @@ def keep(state_dir: Path, membership: Membership | None, name: str) -> None:
         return
     charter = membership.charter
     host = charter.roster[0].name
-    create = (
-        f"kafila-ctl session create --model {charter.model.name} --members {charter.expected_members} "
-        f"--context {charter.context_tokens} --concurrency {charter.concurrency} --dtype {charter.model.dtype}"
-    )
-    noted = {"model": charter.model.name, "host": host, "create": create if host == name else ""}
+    create = _command(charter) if host == name else ""
+    noted = {"model": charter.model.name, "host": host, "create": create}
     text = json.dumps(noted)
     if not file.exists() or file.read_text() != text:
         file.write_text(text)
+
+
+def _command(charter: Charter) -> str:
+    """What creates the same session anew."""
+    dtype, _, quant = charter.model.dtype.partition("/")
+    options = {
+        "model": charter.model.name,
+        "members": charter.expected_members,
+        "context": charter.context_tokens,
+        "concurrency": charter.concurrency,
+        "dtype": dtype,
+        "quant": quant,
+        "objective": charter.objective,
+        "division": charter.division,
+    }
+    return " ".join(
+        ["kafila-ctl session create", *(f"--{key} {value}" for key, value in options.items() if value)]
+    )
 
 
 def recall(state_dir: Path) -> str:

@@ -60,7 +60,6 @@ class Service:
             self._process = self._lab.popen(
                 self._node, self._command(), env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        self.hear("READY=1")
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:

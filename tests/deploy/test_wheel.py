@@ -129,6 +129,8 @@ def services(lab, installed, smollm2, tmp_path_factory) -> Iterator[dict[str, Se
         models.mkdir(parents=True)
         (models / smollm2.name).symlink_to(smollm2)
     with rendezvous, agents["oslo"], agents["lima"]:
+        for service in (rendezvous, *agents.values()):
+            service.hear("READY=1")
         yield {"rv": rendezvous, **agents}
 
 

@@ -5,15 +5,23 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import typer
 
+from kafila_agent.ctl.main import build_app
 from kafila_agent.session.last import FILE, keep, recall
 from kafila_agent.session.lifecycle import State
 from kafila_proto.rendezvous_pb2 import Charter
 
-CHARTER = Charter(expected_members=3, context_tokens=1024, concurrency=2)
-CHARTER.model.name, CHARTER.model.dtype = "tiny", "bfloat16"
+CHARTER = Charter(expected_members=3, context_tokens=1024, concurrency=2, objective="latency")
+CHARTER.model.name, CHARTER.model.dtype = "tiny", "bfloat16/int8"
 for name in ("desk", "laptop", "tower"):
     CHARTER.roster.add(name=name)
+
+
+def parse_command(command: str) -> None:
+    """As `kafila-ctl` takes it: raises UsageError if it would not."""
+    create = typer.main.get_command(build_app(["session"])).commands["session"].commands["create"]
+    create.make_context("create", command.split()[3:])
 
 
 def at(state: State, epoch: int) -> SimpleNamespace:
@@ -24,8 +32,9 @@ def test_the_host_gets_the_very_command_and_the_others_whom_to_ask(tmp_path):
     keep(tmp_path, at(State.SERVING, 1), "desk")
     assert recall(tmp_path) == (
         "its session of tiny ended when this agent stopped: create it anew with `kafila-ctl session create"
-        " --model tiny --members 3 --context 1024 --concurrency 2 --dtype bfloat16`"
+        " --model tiny --members 3 --context 1024 --concurrency 2 --dtype bfloat16 --quant int8 --objective latency`"
     )
+    parse_command(recall(tmp_path).split("`")[1])
     keep(tmp_path, at(State.SERVING, 1), "tower")
     assert recall(tmp_path).endswith(
         "ended when this agent stopped: desk creates it anew, then join with its new code"
