@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kafila_planner.cost import tier_of
+from kafila_planner.edge_cost import by_rtt_and_name
 from kafila_planner.facts import Fleet, MemberFacts
 from kafila_planner.memory import Chain
-from kafila_planner.order import by_rtt_and_name
 from kafila_planner.ring import Tier, Unseated
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from kafila_planner.order import Costs
+from kafila_planner.edge_cost import Costs
 
 
 class PathTable:

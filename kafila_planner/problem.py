@@ -16,9 +16,9 @@ from kafila_planner.division import (
     UnequalDivider,
     UniformDivider,
 )
+from kafila_planner.edge_cost import Costs, edge_costs
 from kafila_planner.facts import Fleet
 from kafila_planner.memory import Chain, chain_of
-from kafila_planner.order import Costs, edge_costs
 from kafila_planner.ring import Tier
 
 

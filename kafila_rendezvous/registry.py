@@ -105,11 +105,11 @@ class Registry:
 
     def attach(self, agent: bytes, name: str, source: str) -> None:
         """An agent proved who it is. Raises RequestRefused if it, or too many of its network, are here."""
-        if agent in self.attached:
+        if (same := self.attached.get(agent)) is not None:
             raise RequestRefused(
                 "forbidden",
-                f"{name} is attached already, from another process or a connection just lost: stop the other"
-                " agent with this identity, or try again in half a minute",
+                f"{same.name} is attached already with this identity, from another process or a connection just"
+                " lost: stop the other agent, or try again in half a minute",
             )
         if sum(other.source == source for other in self.attached.values()) >= self.limits.agents_per_source:
             raise RequestRefused(

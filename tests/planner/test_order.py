@@ -11,15 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafila_planner.edge_cost import Costs, by_rtt_and_name, edge_costs
 from kafila_planner.facts import MemberFacts, parse_fleet, parse_member
 from kafila_planner.order import (
     SMALL_MEMBERS,
-    Costs,
     alternation,
-    by_rtt_and_name,
     cheapest_cycle,
     cycles_by_cost,
-    edge_costs,
     improved,
     nearby_cycles,
     smaller_direction,

@@ -58,3 +58,23 @@ def test_the_wall_test_sees_an_import(tmp_path):
     path = tmp_path / "x.py"
     path.write_text("def f():\n    from torch.nn import Linear\n")
     assert imported(path) >= {"torch", "torch.nn"}
+
+
+def modules() -> dict[str, Path]:
+    """Every module of ours by its name."""
+    found = {}
+    for root in (ROOT, ROOT / "proto"):
+        for package in root.glob("kafila_*"):
+            for path in package.rglob("*.py"):
+                found[".".join(path.relative_to(root).with_suffix("").parts)] = path
+    return found
+
+
+def test_no_two_modules_import_each_other():
+    """Neither at the top, nor in a function, nor for types alone: two such are one module, or want a third."""
+    paths = modules()
+    assert len(paths) > 100
+    wanted = {name: (imported(path) & paths.keys()) - {name} for name, path in paths.items()}
+    assert not sorted(
+        {tuple(sorted((one, two))) for one in wanted for two in wanted[one] if one in wanted[two]}
+    )
