@@ -3,7 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# torch's CPU build is enough on a machine without CUDA and 3 GB smaller; set TORCH_INDEX to its index for it.
+# torch's CPU build is enough on a machine without CUDA and 3 GB smaller; set TORCH_INDEX to its index for it. Which
+# build it is, is this machine's to choose, so this installs by versions; what is deployed installs by hashes as well.
 setup: .venv/installed
 
 .venv/installed: pyproject.toml
@@ -64,10 +65,14 @@ lab: setup tools
 fuzz: setup
 	$(BIN)/python -m pytest tests/fuzz --hypothesis-profile=fuzz --timeout=0 $(ARGS)
 
-# What is known against the versions installed; needs the network, and a tool that is no part of the project.
-audit: setup
-	$(BIN)/pip install --quiet --disable-pip-version-check pip-audit==2.10.1
-	$(BIN)/pip-audit --local --progress-spinner off
+# What is known against the versions that deploy/ pins; needs the network, and a tool that is no part of the project.
+audit: .venv/audit/installed
+	.venv/audit/bin/python .ci/audit.py
+
+.venv/audit/installed:
+	$(PYTHON) -m venv .venv/audit
+	.venv/audit/bin/pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+	touch $@
 
 clean:
 	rm -rf .venv build dist

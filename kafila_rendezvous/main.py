@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from kafila_rendezvous.server import (
     DEFAULT_METRICS_HOST,
     DEFAULT_METRICS_PORT,
     DEFAULT_PORT,
+    MAX_STREAMS,
     Config,
     ConfigError,
     PortInUse,
@@ -71,6 +73,7 @@ def serve(
     of 0 is chosen by the system. Needs the TCP port, the UDP port and the UDP port after it open to members.
     """
     configure_logs()
+    _allow_open_files(MAX_STREAMS)
     config = Config(
         state_dir=state_dir or default_state_dir(),
         host=host,
@@ -113,6 +116,15 @@ async def _tell_status(server: RendezvousServer, supervisor: Supervisor) -> None
         registry = server.registry
         supervisor.status(f"{len(registry.attached)} agents, {len(registry.sessions)} sessions")
         await asyncio.sleep(_STATUS_S)
+
+
+def _allow_open_files(connections: int) -> None:
+    """Each connection is an open file, and many systems allow a program a thousand unless it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * connections
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def _where(server: RendezvousServer) -> dict[str, int | str]:
