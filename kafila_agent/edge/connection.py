@@ -134,7 +134,13 @@ class EdgeConnection:
         """Take one datagram of this connection, from whatever address."""
         if self.state is ConnectionState.CLOSED:
             return
-        self._quic.receive_datagram(data, _PEER, now)
+        try:
+            self._quic.receive_datagram(data, _PEER, now)
+        except (
+            Exception
+        ) as error:  # what a stranger sends may be a fault of the library's: it ends this connection
+            self.close(f"the peer is not understood ({type(error).__name__})", CloseCode.PROTOCOL)
+            return
         self._take_events(now)
 
     def datagrams_to_send(self, now: float) -> list[bytes]:
