@@ -42,6 +42,7 @@ ATTACH_S = 5.0
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
 MAX_MESSAGE_BYTES = 4 << 20
+MAX_UPDATE_BYTES = 64 << 10  # kept for each member
 
 _OPTIONS = [
     ("grpc.enable_http_proxy", 0),
@@ -188,7 +189,9 @@ class RendezvousLink:
             while isinstance(message := await self._call.read(), ToAgent):
                 self._deliver(message)
         except grpc.aio.AioRpcError as error:
-            return f"the stream to the rendezvous at {self.address} broke ({error.details()})"
+            return (
+                f"the stream to the rendezvous at {self.address} broke ({printable(error.details() or '')})"
+            )
         return f"the rendezvous at {self.address} ended the stream"
 
     def _deliver(self, message: ToAgent) -> None:
@@ -197,6 +200,9 @@ class RendezvousLink:
         elif message.WhichOneof("message") == "closed":
             message.closed.reason = printable(message.closed.reason)
         elif message.WhichOneof("message") == "member":
+            if message.ByteSize() > MAX_UPDATE_BYTES:
+                log.warning("a member's update is too large", size_bytes=message.ByteSize())
+                return
             progress = message.member.progress
             progress.detail = printable(progress.detail)
             if progress.state not in MemberState.values():
@@ -234,7 +240,9 @@ class RendezvousLink:
             await self._call.write(FromAgent(hello=self._answer(challenge, seen)))
             await self._hear("welcome")
         except grpc.aio.AioRpcError as error:
-            raise unreachable(self.address, f"the stream broke ({error.details()})") from error
+            raise unreachable(
+                self.address, f"the stream broke ({printable(error.details() or '')})"
+            ) from error
         return Attachment(self.address.host, challenge.udp_port, seen, challenge.version)
 
     def _open_channel(self, certificate: bytes) -> grpc.aio.Channel:

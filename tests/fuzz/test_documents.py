@@ -51,6 +51,9 @@ PLAN = plan_to_json(plan_ring(parse_fleet(FLEET))) | {
 TOO_LARGE = FLEET | {"model": FLEET["model"] | {"block_bytes": 10**9}}
 REFUSAL = plan_to_json(plan_ring(parse_fleet(TOO_LARGE)))
 CERTIFICATE = make_certificate("kafila-agent").certificate_der
+STRANGE = CERTIFICATE.replace(
+    b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05"
+)  # of a version that there is not
 
 
 @given(JSON | spoilt(FLEET))
@@ -91,7 +94,7 @@ def test_an_address_is_read_or_refused(text):
     assert parse_address(str(address)).port == address.port
 
 
-@given(mutated([CERTIFICATE]))
+@given(mutated([CERTIFICATE, STRANGE]))
 def test_a_certificate_is_read_or_refused(data):
     for read in (public_key, common_name):
         try:

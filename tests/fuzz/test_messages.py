@@ -32,7 +32,7 @@ BYTES = st.one_of(
 TEXTS = st.one_of(
     st.text(max_size=12),
     st.sampled_from(
-        ["desk", "lap", "{}", "[]", "null", "throughput", "bfloat16", '{"name": "desk"}', "1e400"]
+        ["desk", "lap", "{}", "[]", "null", "throughput", "bfloat16", '{"name": "desk"}', "1e400", "[" * 5000]
     ),
 )
 SCALARS = {

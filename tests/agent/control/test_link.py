@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 
+import grpc
 import pytest
 
 from kafila_agent.control.link import (
@@ -228,6 +229,32 @@ async def test_what_others_say_of_themselves_is_fit_to_be_shown(start, make_link
     await until(lambda: heard)
     shown = heard[0].member.progress
     assert (shown.state, shown.detail, shown.edges[0].path) == (0, " ]0;title  ", " [2J")
+
+
+async def test_the_words_with_which_a_stream_ends_are_fit_to_be_shown(start, make_link, monkeypatch):
+    server = await start()
+
+    async def end(context):
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "\x1b[2Jgone\n")
+
+    monkeypatch.setattr(server.service, "_challenge", end)
+    with pytest.raises(Unreachable, match="gone") as broken:
+        await make_link(f"127.0.0.1:{server.grpc_port}").attach()
+    assert str(broken.value).isprintable()
+
+
+async def test_an_update_beyond_reason_is_not_kept(start, make_link):
+    server = await start()
+    link = make_link(f"127.0.0.1:{server.grpc_port}")
+    heard = []
+    link.on_message = heard.append
+    await link.attach()
+    (agent,) = server.registry.attached
+    for edges in (10_000, 1):
+        progress = pb.Progress(state=pb.PROBING, edges=[pb.EdgeState(peer=bytes(32))] * edges)
+        server.service._send(agent, pb.ToAgent(member=pb.MemberUpdate(progress=progress)))
+    await until(lambda: heard)
+    assert [len(message.member.progress.edges) for message in heard] == [1]
 
 
 async def test_a_handler_that_fails_costs_its_message_only(start, make_link):
