@@ -24,7 +24,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kafila_agent.api.errors import ApiError, event_of, unavailable
-from kafila_agent.edge.edge import Edge, EdgeError
+from kafila_agent.edge.edge import Edge
+from kafila_agent.edge.errors import EdgeError
 from kafila_agent.edge.stream import EdgeStream
 
 log = structlog.get_logger()

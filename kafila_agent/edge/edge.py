@@ -5,16 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from kafila_agent.edge.stream import EdgeStreams
+from kafila_agent.edge.errors import EdgeError
+from kafila_agent.edge.stream import EdgeStreams
 
 Payload = bytes | bytearray | memoryview
-
-
-class EdgeError(Exception):
-    """An edge that cannot be had, or is no more."""
 
 
 class Edge:

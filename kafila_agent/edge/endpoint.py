@@ -24,7 +24,8 @@ from kafila_agent.edge.candidate import (
 from kafila_agent.edge.check import is_check
 from kafila_agent.edge.credential import Identity
 from kafila_agent.edge.demultiplex import Demultiplexer
-from kafila_agent.edge.edge import Edge, EdgeError
+from kafila_agent.edge.edge import Edge
+from kafila_agent.edge.errors import EdgeError
 from kafila_agent.edge.link import DIRECT_S, Link
 from kafila_agent.edge.neighbour import Answer, Neighbour, RequestCircuit, SocketAddress
 from kafila_agent.edge.observer import EdgeObserver

@@ -10,7 +10,8 @@ from typing import Protocol
 import structlog
 
 from kafila_agent.edge.demultiplex import Demultiplexer
-from kafila_agent.edge.edge import Edge, EdgeError, Payload
+from kafila_agent.edge.edge import Edge, Payload
+from kafila_agent.edge.errors import EdgeError
 from kafila_agent.edge.events import (
     CircuitNeeded,
     Closed,

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from kafila_agent.edge.edge import EdgeError
+from kafila_agent.edge.errors import EdgeError
 from kafila_agent.edge.events import StreamBroken, StreamReceived
 
 MAX_STREAMS = 64  # that the peer has open at once

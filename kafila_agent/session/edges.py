@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from kafila_agent.edge.edge import Edge, EdgeError, first_round_trips
+from kafila_agent.edge.edge import Edge, first_round_trips
+from kafila_agent.edge.errors import EdgeError
 from kafila_agent.edge.session import EdgeSession
 from kafila_agent.machine import Machine
 from kafila_agent.session.seat import neighbours

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kafila_agent.control.charter import StatementError, make_report, verify_charter, verify_plan
-from kafila_agent.edge.edge import Edge, EdgeError
+from kafila_agent.edge.edge import Edge
+from kafila_agent.edge.errors import EdgeError
 from kafila_agent.machine import Machine
 from kafila_agent.nat.neighbourhood import Neighbourhood
 from kafila_agent.session.edges import SessionEdges

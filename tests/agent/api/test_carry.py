@@ -12,8 +12,9 @@ import pytest
 from kafila_agent.api import carry
 from kafila_agent.api.openai_routes import Service
 from kafila_agent.api.server import ApiServer
-from kafila_agent.edge.edge import Edge, EdgeError
+from kafila_agent.edge.edge import Edge
 from kafila_agent.edge.endpoint import EdgeEndpoint
+from kafila_agent.edge.errors import EdgeError
 from kafila_agent.edge.session import EdgeSession
 from tests.agent.api.conftest import MODEL, Api
 from tests.agent.edge.conftest import SESSION_ID, make_member

@@ -11,8 +11,8 @@ import pytest
 
 from kafila_agent.edge.candidate import Candidate, CandidateKind
 from kafila_agent.edge.check import CheckKind
-from kafila_agent.edge.edge import EdgeError
 from kafila_agent.edge.endpoint import EdgeEndpoint
+from kafila_agent.edge.errors import EdgeError
 from kafila_proto import relay, stun
 from kafila_proto.udp_socket import open_udp_socket
 from kafila_rendezvous.circuits import Circuits

@@ -8,8 +8,8 @@ import os
 import pytest
 
 from kafila_agent.edge import stream as stream_module
-from kafila_agent.edge.edge import EdgeError
 from kafila_agent.edge.endpoint import EdgeEndpoint
+from kafila_agent.edge.errors import EdgeError
 
 HOST = "127.0.0.1"
 
