@@ -21,8 +21,9 @@ def default_state_dir() -> Path:
 def default_control_dir() -> Path:
     """Where ``kafila-ctl`` looks for an agent: the user's own one, or else the service of this machine."""
     own = default_state_dir()
-    has_service = (SERVICE_DIR / CONTROL_SOCKET).exists()
-    return SERVICE_DIR if has_service and not (own / CONTROL_SOCKET).exists() else own
+    # Whoever is not of the service's group cannot look, and so does not use it: Path.exists would raise.
+    has_service = os.path.exists(SERVICE_DIR / CONTROL_SOCKET)
+    return SERVICE_DIR if has_service and not os.path.exists(own / CONTROL_SOCKET) else own
 
 
 def default_model_dirs() -> tuple[Path, ...]:
