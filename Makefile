@@ -54,7 +54,8 @@ wheel: setup
 	cd build && wheel/bin/kafila-ctl plan ../docs/fleet.json && wheel/bin/kafila-rendezvous --help >/dev/null
 
 bench: setup
-	for bench in tests/bench/*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+	for bench in tests/bench/*.py; do \
+		echo "== $$bench"; $(BIN)/python -m tests.bench.$$(basename $$bench .py) || exit 1; done
 
 # The laboratory: as root on Linux, an hour and a half alone on the machine; make lab FLEET=lan runs one fleet. It goes on
 # where it was interrupted: build/lab holds what has been seen, and docs/EVALUATION.md is written from that.

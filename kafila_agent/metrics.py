@@ -15,6 +15,7 @@ from kafila_agent.head.observer import Observer
 if TYPE_CHECKING:
     from kafila_agent.head.generation import Finished
     from kafila_agent.head.measure import Step
+    from kafila_agent.head.sequence import Verdict
 
 _STEP_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _WAIT_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
@@ -70,6 +71,12 @@ class AgentMetrics(Observer, EdgeObserver):
             self._finished.labels(reason)
         self._aborted = self._counter(
             "kafila_requests_aborted", "Requests that ended before their answer did."
+        )
+        self._guesses = self._counter(
+            "kafila_draft_tokens", "Rows launched on a guess, by who made it.", "proposer"
+        )
+        self._guesses_right = self._counter(
+            "kafila_draft_tokens_accepted", "Guesses that turned out right, by who made them.", "proposer"
         )
         self._ttft = self._histogram(
             "kafila_time_to_first_token_seconds", "Request accepted to first text sent (TTFT).", _WAIT_BUCKETS
@@ -166,6 +173,15 @@ class AgentMetrics(Observer, EdgeObserver):
         for member in self._ring:
             self._compute.labels(member).observe(compute_ns[member] / 1e9)
             self._queue.labels(member).observe(queue_ns[member] / 1e9)
+
+    def on_guess(self, by: str) -> None:
+        """A guessed row was launched."""
+        self._guesses.labels(by).inc()
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """A guess was judged."""
+        if verdict.right:
+            self._guesses_right.labels(verdict.by).inc()
 
     def on_finished(self, finished: Finished) -> None:
         """A request was answered."""

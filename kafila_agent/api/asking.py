@@ -71,7 +71,13 @@ def _request(body: CompletionOptions, text: Text, prompt: list[int], param: str,
     except ValueError as error:
         raise ApiError(400, f"Invalid 'logit_bias': {error}", param="logit_bias") from error
     return Request(
-        tuple(prompt), body.token_limit, sampling, tuple(body.stop or ()), bool(body.ignore_eos), member
+        tuple(prompt),
+        body.token_limit,
+        sampling,
+        tuple(body.stop or ()),
+        bool(body.ignore_eos),
+        member,
+        speculation=body.speculation is not False,
     )
 
 

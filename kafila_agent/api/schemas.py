@@ -90,6 +90,9 @@ class CompletionOptions(BaseModel):
     ignore_eos: bool | None = None
     return_token_ids: bool | None = None
 
+    # Kafila's own: whether to guess ahead, which changes when tokens come and nothing else.
+    speculation: bool | None = None
+
     # They change nothing in the answer.
     user: Ignored = None
     metadata: Ignored = None

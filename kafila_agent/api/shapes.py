@@ -106,10 +106,15 @@ class Shape:
     def _ends(self) -> list[Finished]:
         return [choice.finished for choice in self._choices if choice.finished is not None]
 
-    def _usage(self) -> dict[str, int]:
+    def _usage(self) -> dict[str, Any]:
         ends = self._ends()
         prompt, completion = ends[0].prompt_tokens, sum(each.completion_tokens for each in ends)
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": ends[0].cached_tokens},
+        }
 
     def _how(self) -> dict[str, Any]:
         """Measured: the first text after so long; tokens/s of all choices together; the mean network share."""

@@ -47,6 +47,7 @@ def make_charter(
     roster: Sequence[tuple[str, bytes]],
     objective: str = "throughput",
     division: str = "",
+    draft: ModelReference | None = None,
 ) -> Signed:
     """The host's statement of the session. ``roster`` holds (name, fingerprint), the host's own first."""
     charter = Charter(
@@ -59,6 +60,7 @@ def make_charter(
         roster=[RosterEntry(name=name, fingerprint=fingerprint) for name, fingerprint in roster],
         objective=objective,
         division=division,
+        draft=draft,
     )
     return seal(host, Label.CHARTER, charter.SerializeToString())
 

@@ -22,7 +22,7 @@ from kafila_agent.ctl.exit_status import FAILURE, INTERRUPTED, NOT_FOUND, USAGE,
 from kafila_agent.ctl.figures import seconds
 from kafila_agent.ctl.follow import follow
 from kafila_agent.ctl.local_fleet import FleetError, LocalFleet
-from kafila_agent.ctl.options import AsJson, Concurrency, Context, Dtype, Quant
+from kafila_agent.ctl.options import AsJson, Concurrency, Context, Draft, Dtype, Quant
 from kafila_agent.ctl.render import console, measured_paths, predicted_rate, ring_line, status_json
 from kafila_proto import agent_pb2 as pb
 
@@ -40,6 +40,7 @@ def demo(
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens the answer may have.")] = 128,
     context: Context = 2048,
     concurrency: Concurrency = 4,
+    draft: Draft = "",
     relay: Annotated[bool, typer.Option("--relay", help="Relay every edge through the rendezvous.")] = False,
     serve: Annotated[bool, typer.Option("--serve", help="Stay up and print the base URL.")] = False,
     as_json: AsJson = False,
@@ -54,7 +55,7 @@ def demo(
             f"Starting a rendezvous and {members} agent{'s'[: members - 1]}: {', '.join(names)}",
             highlight=False,
         )
-        with LocalFleet(dict.fromkeys(names, _agent_args(model, relay))) as fleet:
+        with LocalFleet(dict.fromkeys(names, _agent_args([model, draft], relay))) as fleet:
             request = pb.CreateRequest(
                 model=model,
                 members=members,
@@ -62,6 +63,7 @@ def demo(
                 concurrency=concurrency,
                 dtype=dtype,
                 quant=quant,
+                draft=draft,
             )
             head = _form(fleet, request, say)
             answer = _ask(fleet, head, prompt, max_tokens, echo=not as_json)
@@ -103,12 +105,12 @@ def _packaged_model() -> Path:
     )
 
 
-def _agent_args(model: str, relay: bool) -> list[str]:
-    """Every agent finds the model by its content: tell it where to look."""
-    path = Path(model).expanduser()
+def _agent_args(models: list[str], relay: bool) -> list[str]:
+    """Every agent finds the models by their content: tell it where to look."""
     args = ["--relay-only"] if relay else []
-    if path.exists():
-        args += ["--model-dir", str((path if path.is_dir() else path.parent).resolve())]
+    for path in (Path(model).expanduser() for model in models if model):
+        if path.exists():
+            args += ["--model-dir", str((path if path.is_dir() else path.parent).resolve())]
     return args
 
 

@@ -26,5 +26,6 @@ Quant = Annotated[
     Literal["none", "int8", "int4"],
     typer.Option("--quant", help="What matrices are held in: less memory, faster, less exact."),
 ]
+Draft = Annotated[str, typer.Option("--draft", help="A small model of the same tokens, to guess ahead with.")]
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens a conversation may hold.")]
 Concurrency = Annotated[int, typer.Option("--concurrency", min=1, max=1024, help="Conversations at once.")]

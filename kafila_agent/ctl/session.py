@@ -11,7 +11,7 @@ from kafila_agent.ctl.client import local_agent
 from kafila_agent.ctl.code_completion import ask_for_code, complete_code
 from kafila_agent.ctl.exit_status import FAILURE, NOT_FOUND, fail
 from kafila_agent.ctl.follow import follow
-from kafila_agent.ctl.options import AsJson, Concurrency, Context, Dtype, Quant, StateDir
+from kafila_agent.ctl.options import AsJson, Concurrency, Context, Draft, Dtype, Quant, StateDir
 from kafila_agent.ctl.render import print_status, status_json
 from kafila_proto import agent_pb2 as pb
 
@@ -28,6 +28,7 @@ def create(
     quant: Quant = "none",
     objective: Annotated[str, typer.Option(help="throughput, latency or mixed:L.")] = "throughput",
     division: Annotated[str, typer.Option(help="planner, or for comparison uniform or memory.")] = "planner",
+    draft: Draft = "",
     as_json: AsJson = False,
     *,
     state_dir: StateDir,
@@ -42,6 +43,7 @@ def create(
         quant=quant,
         objective=objective,
         division=division,
+        draft=draft,
     )
     with local_agent(state_dir) as agent:
         status = agent.CreateSession(request)

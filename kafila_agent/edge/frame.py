@@ -14,6 +14,8 @@
     |      slot       |      rows       |   rows: tokens in this launch, at position ... position + rows - 1
     +-----------------+-----------------+
     |             position              |   always explicit, never derived from how full a cache is
+    +-----------------------------------+
+    |               floor               |   tokens before this position are settled: no crop goes below it
     +-----------------+-----------------+
     |   rows_wanted   |     width       |   trailing rows the head wants back; width: elements a row
     +-----------------+-----------------+
@@ -30,9 +32,11 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
+from typing import Any
 
-_HEADER = struct.Struct("!BBBBIIQHHIHH")
+_HEADER = struct.Struct("!BBBBIIQHHIIHH")
 _DURATIONS = struct.Struct("!QQ")
+_SOURCE = struct.Struct("<HQ")
 
 MAX_STAGES = 64
 MAX_PAYLOAD_BYTES = 256 << 20
@@ -49,6 +53,7 @@ class Kind(enum.IntEnum):
     HIDDEN = 2  # activations, stage -> next stage, and last stage -> head
     RELEASE = 3  # the sequence is over: every stage frees its slot; no payload
     FAILED = 4  # a stage could not run a frame of this sequence; goes on to the head; payload: UTF-8 text
+    ADOPT = 5  # the sequence begins with what another left in a slot, up to position; payload: see ``adopted_from``
 
 
 class Dtype(enum.IntEnum):
@@ -72,6 +77,7 @@ _DTYPES = {
     Kind.HIDDEN: {Dtype.BFLOAT16, Dtype.FLOAT16, Dtype.FLOAT32},
     Kind.RELEASE: {Dtype.NONE},
     Kind.FAILED: {Dtype.UINT8},
+    Kind.ADOPT: {Dtype.UINT8},
 }
 
 
@@ -99,6 +105,7 @@ class Frame:
     rows_wanted: int = 0
     stage_times: tuple[StageTime, ...] = ()
     payload: bytes | memoryview = b""
+    floor: int = 0
 
     def encode(self) -> bytes:
         """The bytes of this frame. Raises FrameError for a field out of range or a payload of wrong size."""
@@ -119,6 +126,7 @@ class Frame:
                 self.slot,
                 self.rows,
                 self.position,
+                self.floor,
                 self.rows_wanted,
                 self.width,
             )
@@ -133,7 +141,7 @@ def parse_frame(data: bytes | memoryview) -> Frame:
     view = memoryview(data)
     if len(view) < _HEADER.size:
         raise FrameError(f"frame of {len(view)} bytes is shorter than its {_HEADER.size}-byte header")
-    (kind, dtype, flags, stages, epoch, fence, sequence, slot, rows, position, wanted, width) = (
+    (kind, dtype, flags, stages, epoch, fence, sequence, slot, rows, position, floor, wanted, width) = (
         _HEADER.unpack_from(view)
     )
     try:
@@ -151,8 +159,21 @@ def parse_frame(data: bytes | memoryview) -> Frame:
         StageTime(*_DURATIONS.unpack_from(view, _HEADER.size + i * _DURATIONS.size)) for i in range(stages)
     )
     return Frame(
-        kind, epoch, sequence, slot, position, rows, dtype, width, fence, wanted, times, view[start:]
+        kind, epoch, sequence, slot, position, rows, dtype, width, fence, wanted, times, view[start:], floor
     )
+
+
+def adopted_from(slot: int, sequence: int) -> dict[str, Any]:
+    """The fields of an ADOPT frame that say whose tokens, and in which slot."""
+    return {"dtype": Dtype.UINT8, "rows": _SOURCE.size, "payload": _SOURCE.pack(slot, sequence)}
+
+
+def adoption_source(frame: Frame) -> tuple[int, int]:
+    """(slot, sequence) of an ADOPT frame. Raises FrameError."""
+    if len(frame.payload) != _SOURCE.size:
+        raise FrameError(f"an adoption's source takes {_SOURCE.size} bytes, here are {len(frame.payload)}")
+    slot, sequence = _SOURCE.unpack(frame.payload)
+    return slot, sequence
 
 
 def _check(kind: Kind, dtype: Dtype, stages: int, rows: int, wanted: int) -> None:

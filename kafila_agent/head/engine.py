@@ -11,13 +11,14 @@ import itertools
 import math
 import struct
 import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 import torch
 
-from kafila_agent.edge.frame import Dtype, Frame, Kind
+from kafila_agent.edge.frame import Dtype, Frame, Kind, adopted_from
 from kafila_agent.head.generation import (
     Busy,
     Cancelled,
@@ -29,11 +30,13 @@ from kafila_agent.head.generation import (
     Piece,
     Request,
 )
-from kafila_agent.head.measure import Measured, Recent, RequestClock, Step
+from kafila_agent.head.measure import Measured, Recent, RequestClock, Step, Tempo
 from kafila_agent.head.observer import Observer
 from kafila_agent.head.sampler import Sampled, Sampler, SamplingError
-from kafila_agent.head.scheduler import Launch, QueueFull, Release, Scheduler
-from kafila_agent.head.sequence import Sequence, State
+from kafila_agent.head.scheduler import Chunk, Command, QueueFull, Release, Scheduler
+from kafila_agent.head.sequence import Row, Sequence, State, Verdict
+from kafila_agent.head.slots import Adopt
+from kafila_agent.head.speculation import Guessing, Speculation
 from kafila_agent.head.stop import StopStrings
 from kafila_agent.head.text import Detokenizer, Text
 
@@ -45,19 +48,20 @@ class _Run:
     """A sequence and everything that turns its tokens into its client's answer."""
 
     sequence: Sequence
-    max_tokens: int
     eos_ids: frozenset[int]
     sampler: Sampler
     detokenizer: Detokenizer
     stops: StopStrings
+    guessing: Guessing
     generation: Generation
     clock: RequestClock
-    launched_s: float = 0.0
-    untold: list[Sampled] = field(default_factory=list)  # tokens that no piece has carried yet
+    heard: int = 0  # tokens of the output that have been looked at here: the stage's thread may be ahead
+    untold: list[Sampled] = field(default_factory=list)  # those of them that no piece has carried yet
+    flights: deque[tuple[Row, float]] = field(default_factory=deque)  # rows in the ring, and when they left
 
     def take(self, sampled: Sampled) -> None:
         """One more token."""
-        self.sequence.output.append(sampled.token)
+        self.heard += 1
         self.untold.append(sampled)
 
     def tell(self) -> tuple[Sampled, ...]:
@@ -66,13 +70,29 @@ class _Run:
         self.untold.clear()
         return tokens
 
+    def landed(self, frame: Frame) -> float | None:
+        """When the row of ``frame`` left; None for a prompt's. Rows that were voided on the way are forgotten."""
+        while self.flights:
+            row, launched_s = self.flights.popleft()
+            if (row.fence, row.position) == (frame.fence, frame.position):
+                return launched_s
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was sampled, and what it says of the guess that was there in its place."""
+
+    sampled: Sampled
+    verdict: Verdict | None
+
 
 class Engine:
     """Serves one plan (one ``epoch``) until ``fail``.
 
     ``launch`` hands a frame to the head's own stage; it must not call ``on_sampled`` before it returns.
     Up to ``slots`` sequences are in the ring at once, each of up to ``context_tokens``; ``waiting_limit``
-    more may wait.
+    more may wait. ``rollback_tokens``: how far every stage can go back in a sequence, None for to its beginning.
     """
 
     def __init__(
@@ -86,6 +106,8 @@ class Engine:
         prefill_chunk: int,
         chunks_in_flight: int = 4,
         waiting_limit: int = 32,
+        rollback_tokens: int | None = None,
+        speculation: Speculation | None = None,
         clock: Callable[[], float] = time.monotonic,
         observer: Observer | None = None,
     ) -> None:
@@ -101,7 +123,10 @@ class Engine:
             prefill_chunk=prefill_chunk,
             chunks_in_flight=chunks_in_flight,
             waiting_limit=waiting_limit,
+            rollback_tokens=rollback_tokens,
         )
+        self._speculation = speculation or Speculation()
+        self._tempo = Tempo()
         self._numbers = itertools.count(1)
         self._runs: dict[int, _Run] = {}
         self._recent = Recent()
@@ -123,18 +148,27 @@ class Engine:
         self._feed_ring()
         return run.generation
 
-    def sample(self, frame: Frame, logits: torch.Tensor) -> Sampled | SamplingError | None:
-        """The sequence's next token, from the last row of ``logits`` (float32 [rows_wanted, vocab]).
+    def awaits(self, frame: Frame) -> bool:
+        """Whether what comes back with ``frame`` is to be sampled: a wrong guess voids all that was launched after it.
 
-        Runs on the stage's thread. None if the sequence is over.
+        As ``sample``, it is called on the stage's thread, frame by frame.
         """
         run = self._runs.get(frame.sequence)
-        if run is None:
+        return run is not None and run.sequence.awaits(frame.fence, frame.position)
+
+    def sample(self, frame: Frame, logits: torch.Tensor) -> object:
+        """The sequence's next token, from the last row of ``logits`` (float32 [rows_wanted, vocab]).
+
+        For ``on_sampled``; nothing for a frame that nobody awaits: each position is sampled once.
+        """
+        run = self._runs.get(frame.sequence)
+        if run is None or not run.sequence.awaits(frame.fence, frame.position):
             return None
         try:
-            return run.sampler.sample(logits[-1], run.sequence.output)
+            sampled = run.sampler.sample(logits[-1], run.sequence.output)
         except SamplingError as error:
             return error
+        return Judged(sampled, run.sequence.commit(sampled.token))
 
     def on_sampled(self, frame: Frame, result: object) -> None:
         """A launch has been round the ring, and ``result`` is what ``sample`` made of it."""
@@ -142,7 +176,7 @@ class Engine:
             return
         self._scheduler.returned(frame.sequence)
         run = self._runs.get(frame.sequence)
-        if run is not None and isinstance(result, Sampled | SamplingError):
+        if run is not None and isinstance(result, Judged | SamplingError):
             try:
                 self._postprocess(run, frame, result)
             except (
@@ -152,14 +186,24 @@ class Engine:
                 self._abort(run, EngineFailed(f"internal error ({type(error).__name__})"))
         self._feed_ring()
 
+    def on_guess(self, sequence: Sequence) -> None:
+        """A proposer that takes its time has extended the sequence's line."""
+        run = self._runs.get(sequence.number)
+        if run is not None and sequence.state is State.DECODE:
+            run.guessing.go_on(self._tempo)
+            self._feed_ring()
+
     def on_error(self, frame: Frame, error: Exception) -> None:
-        """A stage could not run this frame: its sequence ends with EngineFailed, the others go on."""
+        """A stage could not run this frame: its sequence ends with EngineFailed, the others go on.
+
+        Nothing depends on a frame that is void, or whose token is known already.
+        """
         if self._failed is not None or frame.epoch != self._epoch:
             return
         self._scheduler.returned(frame.sequence)
         run = self._runs.get(frame.sequence)
-        if run is not None:
-            self._abort(run, EngineFailed(str(error)))
+        if run is not None and run.sequence.needs(frame.fence, frame.position):
+            self._abort(run, EngineFailed(str(error)), intact=False)
         self._feed_ring()
 
     def fail(self, reason: str) -> None:
@@ -193,19 +237,28 @@ class Engine:
         )
 
     def _feed_ring(self) -> None:
-        for command in self._scheduler.schedule():
-            if isinstance(command, Release):
-                self._launch(self._frame(Kind.RELEASE, command.sequence, command.sequence.launched))
-            else:
-                self._send(command)
+        for command in self._scheduler.schedule(self._speculation.places(self._tempo)):
+            self._launch(self._frame_of(command))
 
-    def _send(self, launch: Launch) -> None:
-        self._runs[launch.sequence.number].launched_s = self._clock()
-        payload = struct.pack(f"<{len(launch.ids)}i", *launch.ids)
-        self._launch(self._frame(Kind.TOKENS, launch.sequence, launch.position, payload, launch.wanted))
+    def _frame_of(self, command: Command) -> Frame:
+        sequence = command.sequence
+        if isinstance(command, Chunk):
+            return self._frame(Kind.TOKENS, sequence, command.position, command.ids, wanted=command.wanted)
+        if isinstance(command, Release):
+            return self._frame(Kind.RELEASE, sequence, sequence.launched)
+        if isinstance(command, Adopt):
+            assert command.source.slot is not None
+            frame = self._frame(Kind.ADOPT, sequence, command.tokens)
+            return replace(frame, **adopted_from(command.slot, command.source.number))
+        row = command.row
+        self._runs[sequence.number].flights.append((row, self._clock()))
+        if row.by:
+            self._observer.on_guess(row.by)
+        frame = self._frame(Kind.TOKENS, sequence, row.position, (row.token,), wanted=True)
+        return replace(frame, fence=row.fence, floor=row.floor)
 
     def _frame(
-        self, kind: Kind, sequence: Sequence, position: int, payload: bytes = b"", wanted: bool = False
+        self, kind: Kind, sequence: Sequence, position: int, ids: tuple[int, ...] = (), wanted: bool = False
     ) -> Frame:
         assert sequence.slot is not None
         return Frame(
@@ -214,30 +267,32 @@ class Engine:
             sequence.number,
             sequence.slot,
             position,
-            rows=len(payload) // Dtype.INT32.nbytes,
-            dtype=Dtype.INT32 if payload else Dtype.NONE,
+            rows=len(ids),
+            dtype=Dtype.INT32 if ids else Dtype.NONE,
             rows_wanted=int(wanted),
-            payload=payload,
+            payload=struct.pack(f"<{len(ids)}i", *ids),
         )
 
-    def _postprocess(self, run: _Run, frame: Frame, result: Sampled | SamplingError) -> None:
+    def _postprocess(self, run: _Run, frame: Frame, result: Judged | SamplingError) -> None:
         """From token to text: the answer goes on, or ends and says why."""
         if isinstance(result, SamplingError):
             self._abort(run, EngineFailed(str(result)))
             return
-        self._count(run, frame)
-        run.take(result)
-        if result.token in run.eos_ids:
+        sampled = result.sampled
+        self._count(run, frame, result.verdict)
+        run.take(sampled)
+        if sampled.token in run.eos_ids:
             self._finish_with_rest(run, "", "stop")
             return
-        piece, stopped = run.stops.push(run.detokenizer.push(result.token))
+        piece, stopped = run.stops.push(run.detokenizer.push(sampled.token))
         if stopped:
             self._finish(run, piece, "stop")
-        elif len(run.sequence.output) == run.max_tokens:
+        elif run.heard == run.sequence.max_tokens:
             self._finish_with_rest(run, piece, "length")
         else:
             self._give(run, piece)
             self._scheduler.proceed(run.sequence)
+            run.guessing.go_on(self._tempo)
 
     def _finish_with_rest(self, run: _Run, piece: str, reason: str) -> None:
         """No more tokens: what was held back as the beginning of a character or of a stop string goes out."""
@@ -248,13 +303,15 @@ class Engine:
         self._give(run, piece)
         self._drop(run)
         measures = run.clock.finish(self._clock())
-        finished = Finished(reason, len(run.sequence.prompt), len(run.sequence.output), measures, run.tell())
+        finished = Finished(
+            reason, len(run.sequence.prompt), run.heard, measures, run.tell(), run.sequence.kept
+        )
         self._recent.finish(measures)
         self._observer.on_finished(finished)
         run.generation.put(finished)
 
-    def _abort(self, run: _Run, error: EngineError) -> None:
-        self._drop(run)
+    def _abort(self, run: _Run, error: EngineError, *, intact: bool = True) -> None:
+        self._drop(run, intact=intact)
         self._observer.on_aborted(str(error))
         run.generation.put(error)
 
@@ -265,9 +322,9 @@ class Engine:
             self._abort(run, Cancelled("the request was cancelled"))
             self._feed_ring()
 
-    def _drop(self, run: _Run) -> None:
+    def _drop(self, run: _Run, *, intact: bool = True) -> None:
         if self._runs.pop(run.sequence.number, None):
-            self._scheduler.end(run.sequence)
+            self._scheduler.end(run.sequence, intact=intact)
 
     def _give(self, run: _Run, piece: str) -> None:
         if not piece:
@@ -277,10 +334,14 @@ class Engine:
         if ttft_s is not None:
             self._observer.on_first_token(ttft_s)
 
-    def _count(self, run: _Run, frame: Frame) -> None:
+    def _count(self, run: _Run, frame: Frame, verdict: Verdict | None) -> None:
         now_s = self._clock()
-        if run.sequence.state is State.DECODE:
-            step = Step(now_s - run.launched_s, frame.stage_times)
+        run.guessing.judge(verdict)
+        if verdict is not None:
+            self._observer.on_verdict(verdict)
+        if (launched_s := run.landed(frame)) is not None:
+            step = Step(now_s - launched_s, frame.stage_times)
+            self._tempo.step(step, now_s)
             run.clock.step(step)
             self._recent.step(step)
             self._observer.on_step(step)
@@ -293,13 +354,14 @@ class Engine:
         if max_tokens > room:
             raise ContextExceeded(len(request.prompt), max_tokens, self.context_tokens)
         number = next(self._numbers)
+        sequence = Sequence(number, request.prompt, max_tokens, request.member)
         return _Run(
-            Sequence(number, request.prompt),
-            max_tokens,
+            sequence,
             frozenset() if request.ignore_eos else self.text.eos_ids,
             Sampler(request.sampling, request.prompt, request.grammar),
             self.text.detokenizer(request.prompt, shown=request.shown),
             StopStrings(request.stop),
+            self._speculation.guessing(sequence, wanted=request.speculation),
             Generation(lambda: self._cancel(number)),
             RequestClock(self._clock()),
         )

@@ -49,6 +49,7 @@ class Request:
 
     ``member``: whose machine it came from, so that each gets its fair share; empty for the head's own.
     ``shown``: special tokens that stay in the text, for whoever reads it. ``grammar``: the form of the answer.
+    ``speculation``: guess ahead; no answer changes.
     """
 
     prompt: tuple[int, ...]
@@ -59,6 +60,7 @@ class Request:
     member: str = ""
     shown: frozenset[int] = frozenset()
     grammar: Grammar | None = None
+    speculation: bool = True
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -77,7 +79,8 @@ class Piece:
 class Finished:
     """The end of the answer. ``reason`` is ``stop`` or ``length``, as OpenAI's API has it.
 
-    ``tokens``: those after the last piece, such as the model's own end.
+    ``tokens``: those after the last piece, such as the model's own end. ``cached_tokens``: of the prompt, those that a
+    slot still held.
     """
 
     reason: str
@@ -85,6 +88,7 @@ class Finished:
     completion_tokens: int
     measures: RequestMeasures
     tokens: tuple[Sampled, ...] = ()
+    cached_tokens: int = 0
 
 
 class Generation(AsyncIterator[Piece | Finished]):

@@ -7,6 +7,7 @@ share.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from kafila_agent.edge.frame import StageTime
 
 RECENT_STEPS = 512
 RECENT_REQUESTS = 64
+TEMPO_STEPS = 64
+_FEWEST_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,11 @@ class Step:
     def compute_s(self) -> float:
         """The stages' own durations together."""
         return sum(stage.compute_ns for stage in self.stages) / 1e9
+
+    @property
+    def unqueued_s(self) -> float:
+        """What the circuit would take in an empty ring."""
+        return self.circuit_s - sum(stage.queue_ns for stage in self.stages) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +165,49 @@ class Recent:
             network_share(compute_s, circuit_s),
             tuple(statistics.median(visit.compute_ns for visit in visits_of) / 1e9 for visits_of in visits),
         )
+
+
+class Tempo:
+    """How fast the ring turns: medians over the last TEMPO_STEPS rows; None before there are enough.
+
+    ``circuit_s``: one row round an empty ring. ``interval_s``: what the slowest stage or edge takes between two rows,
+    by the stages' own durations and by how rows that were sent in a burst came back.
+    """
+
+    def __init__(self) -> None:
+        self.circuit_s: float | None = None
+        self.interval_s: float | None = None
+        self._circuits_s: deque[float] = deque(maxlen=TEMPO_STEPS)
+        self._slowest_s: deque[float] = deque(maxlen=TEMPO_STEPS)
+        self._gaps_s: deque[float] = deque(maxlen=TEMPO_STEPS)
+        self._last_launched_s = self._last_returned_s = -math.inf
+
+    @property
+    def places(self) -> int:
+        """Rows that the ring holds before they queue somewhere; 1 while that is not known."""
+        if self.circuit_s is None or not self.interval_s:
+            return 1
+        return math.ceil(self.circuit_s / self.interval_s)
+
+    def step(self, step: Step, returned_s: float) -> None:
+        """A row came back at ``returned_s``."""
+        head_s, *others_s = (stage.compute_ns / 1e9 for stage in step.stages)
+        if others_s:
+            head_s += others_s.pop()  # it is visited twice
+        self._circuits_s.append(step.unqueued_s)
+        self._slowest_s.append(max([head_s, *others_s]))
+        self._note_gap(returned_s - step.circuit_s, returned_s)
+        if len(self._circuits_s) >= _FEWEST_STEPS:
+            self.circuit_s = statistics.median(self._circuits_s)
+            gap_s = statistics.median(self._gaps_s) if len(self._gaps_s) >= _FEWEST_STEPS else 0.0
+            self.interval_s = max(statistics.median(self._slowest_s), gap_s)
+
+    def _note_gap(self, launched_s: float, returned_s: float) -> None:
+        """Rows that were sent close together come back as far apart as the slowest place has put them."""
+        gap_s = returned_s - self._last_returned_s
+        if launched_s < self._last_returned_s and launched_s - self._last_launched_s < gap_s / 2:
+            self._gaps_s.append(gap_s)
+        self._last_launched_s, self._last_returned_s = launched_s, returned_s
 
 
 def network_share(compute_s: float, circuit_s: float) -> float | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kafila_agent.head.generation import Finished
     from kafila_agent.head.measure import Step
+    from kafila_agent.head.sequence import Verdict
 
 
 class Observer:
@@ -30,6 +31,12 @@ class Observer:
 
     def on_step(self, step: Step) -> None:
         """A decode step came back."""
+
+    def on_guess(self, by: str) -> None:
+        """A guessed row was launched; ``by`` names its proposer."""
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """A guess was compared with the token sampled in its place."""
 
     def on_finished(self, finished: Finished) -> None:
         """A request was answered to its end."""

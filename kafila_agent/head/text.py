@@ -52,6 +52,7 @@ class Text:
             if each.special and number not in self.eos_ids
         }
         self.marks: dict[str, int] = {} if self.format is None else self.format.marks(special)
+        self.vocabulary: dict[str, int] = tokenizer.get_vocab()
 
     @classmethod
     def from_model(cls, manifest: Manifest) -> Text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,12 @@ class BlockKv:
         if self.window is None:
             return context_tokens
         return min(context_tokens, self.window - 1 + SLIDING_SLACK_TOKENS)
+
+
+def rollback_tokens(blocks: Sequence[BlockKv], context_tokens: int) -> int | None:
+    """How far back every one of ``blocks`` can always continue a sequence; None: to its very beginning."""
+    keep_all = all(block.tokens_kept(context_tokens) == context_tokens for block in blocks)
+    return None if keep_all else MAX_ROLLBACK_TOKENS
 
 
 def describe_kv(config: PreTrainedConfig, family: str) -> tuple[BlockKv, ...]:

@@ -25,12 +25,13 @@ from kafila_agent.control.link import Attachment
 from kafila_agent.control.local import AgentError, Fault
 from kafila_agent.machine import Machine
 from kafila_agent.nat.words import describe_network
+from kafila_agent.session.draft import DraftError, describe_draft, with_guest
 from kafila_agent.session.hosting import Hosting, SessionTerms
 from kafila_agent.session.last import keep, recall
 from kafila_agent.session.lifecycle import State
 from kafila_agent.session.measuring import measure_machine, measure_network
 from kafila_agent.session.membership import Membership
-from kafila_planner.facts import member_to_json, model_to_json
+from kafila_planner.facts import ModelFacts, member_to_json, model_to_json
 from kafila_planner.objective import parse_objective
 from kafila_proto import agent_pb2 as pb
 from kafila_proto.fleet import check_division
@@ -67,7 +68,7 @@ class Entry:
         """Open a session with this agent as its host. Raises AgentError."""
         async with self._free():
             attachment = self._attachment()
-            manifest, reference = await asyncio.to_thread(self._describe, request)
+            manifest, reference, draft = await asyncio.to_thread(self._describe, request)
             terms = SessionTerms(
                 reference,
                 request.members,
@@ -75,6 +76,7 @@ class Entry:
                 request.concurrency,
                 request.objective or DEFAULT_OBJECTIVE,
                 request.division,
+                draft,
             )
             session_id = os.urandom(SESSION_ID_BYTES)
             hosting = Hosting(self._machine, session_id, terms, attachment.rendezvous_fingerprint)
@@ -329,7 +331,8 @@ class Entry:
         except ModelError as error:
             raise AgentError(Fault.NOT_FOUND, str(error)) from error
 
-    def _describe(self, request: pb.CreateRequest) -> tuple[Manifest, ModelReference]:
+    def _describe(self, request: pb.CreateRequest) -> tuple[Manifest, ModelReference, ModelReference | None]:
+        """The model, and what the charter says of it and of its draft model."""
         from kafila_agent.model.errors import ModelError
 
         dtype = self._precision(request.dtype, request.quant)
@@ -340,24 +343,38 @@ class Entry:
             raise AgentError(Fault.INVALID, f"--{error}") from error
         manifest = self._manifest(request.model)
         try:
-            return manifest, self._reference(manifest, dtype, request)
-        except ModelError as error:
+            if not request.draft:
+                return manifest, self._reference(manifest, dtype, request), None
+            draft = self._manifest(request.draft)
+            reference = describe_draft(draft, manifest, dtype, self._machine.config)
+            guest = self._facts(draft, reference.dtype, request)
+            return manifest, self._reference(manifest, dtype, request, guest), reference
+        except (ModelError, DraftError) as error:
             raise AgentError(Fault.REFUSED, str(error)) from error
 
     @staticmethod
-    def _reference(manifest: Manifest, dtype: str, request: pb.CreateRequest) -> ModelReference:
-        """What the charter says of the model. Raises ModelError, or AgentError for a context it was not made for."""
+    def _facts(manifest: Manifest, dtype: str, request: pb.CreateRequest) -> ModelFacts:
         from kafila_agent.model.facts import describe_model
 
+        sizes = {"context_tokens": request.context_tokens, "concurrency": request.concurrency}
+        return describe_model(manifest, dtype, **sizes)
+
+    def _reference(
+        self, manifest: Manifest, dtype: str, request: pb.CreateRequest, guest: ModelFacts | None = None
+    ) -> ModelReference:
+        """What the charter says of the model, with a ``guest`` at its head.
+
+        Raises ModelError, or AgentError for a context it was not made for.
+        """
         limit = getattr(manifest.model_config, "max_position_embeddings", None)
         if limit is not None and request.context_tokens > limit:
             raise AgentError(
                 Fault.INVALID,
                 f"--context {request.context_tokens}: {manifest.name} was made for at most {limit} tokens",
             )
-        facts = describe_model(
-            manifest, dtype, context_tokens=request.context_tokens, concurrency=request.concurrency
-        )
+        facts = self._facts(manifest, dtype, request)
+        if guest is not None:
+            facts = with_guest(facts, guest, request.concurrency)
         return ModelReference(
             name=manifest.name,
             digest=manifest.digest,

@@ -50,6 +50,7 @@ class SessionTerms:
     concurrency: int
     objective: str
     division: str  # empty: the planner's
+    draft: ModelReference | None = None
 
 
 class Hosting:
@@ -188,6 +189,7 @@ class Hosting:
             roster=list(self._introduction.roster.items()),
             objective=self._terms.objective,
             division=self._terms.division,
+            draft=self._terms.draft,
         )
         self._charter = Charter.FromString(signed.payload)
         self._machine.post(FromAgent(charter=signed))

@@ -296,7 +296,7 @@ class Membership:
             epoch=self.epoch,
             concurrency=self.charter.concurrency,
             context_tokens=self.charter.context_tokens,
-            text=self._work.text,
+            head=self._work.head,
             observer=self._machine.metrics,
         )
 

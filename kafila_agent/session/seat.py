@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -15,9 +15,12 @@ from kafila_planner.predict import CHUNK_TOKENS
 from kafila_planner.ring import RingPlan
 
 if TYPE_CHECKING:
+    from kafila_agent.head.draft import DraftModel
     from kafila_agent.head.engine import Engine
     from kafila_agent.head.observer import Observer
-    from kafila_agent.head.text import Text
+    from kafila_agent.head.sequence import Sequence
+    from kafila_agent.head.speculation import Proposer, Speculation
+    from kafila_agent.session.work import HeadParts
     from kafila_agent.stage.executor import StageExecutor
 
 log = structlog.get_logger()
@@ -48,7 +51,7 @@ class Seat:
         epoch: int,
         concurrency: int,
         context_tokens: int,
-        text: Text | None,
+        head: HeadParts | None,
         observer: Observer | None,
     ):
         from kafila_agent.head.engine import Engine
@@ -61,31 +64,51 @@ class Seat:
         self._downstream = edges.get(downstream)
         self._upstream = edges.get(upstream)
         self.engine: Engine | None = None
-        if text is not None:
+        self._draft: DraftModel | None = None
+        if head is not None:
             if observer is not None:
                 observer.on_ring(plan.ring)
             self.engine = Engine(
                 self._launch,
-                text,
+                head.text,
                 epoch=epoch,
                 slots=concurrency,
                 context_tokens=context_tokens,
                 prefill_chunk=PREFILL_CHUNK,
                 chunks_in_flight=len(plan.ring) + 1,  # one for each stage, and one on its way
+                rollback_tokens=head.rollback_tokens,
+                speculation=self._speculation(head),
                 observer=observer,
             )
+        engine = self.engine
+        at_the_head: dict[str, Any] = (
+            {"awaits": engine.awaits, "sample": engine.sample, "on_sampled": engine.on_sampled}
+            if engine
+            else {}
+        )
         self.loop = StageLoop(
             executor,
             epoch=epoch,
             is_head=self.engine is not None,
             is_last=plan.ring[-1] == name,
             send=self._send,
-            sample=self.engine.sample if self.engine else None,
-            on_sampled=self.engine.on_sampled if self.engine else None,
             on_error=self._failed,
+            **at_the_head,
         )
         if self._upstream is not None:
             self._upstream.on_frame = self._received
+
+    def _speculation(self, head: HeadParts) -> Speculation:
+        """Guesses from the text itself, then by the draft model where there is one."""
+        from kafila_agent.head.draft import DraftModel
+        from kafila_agent.head.prompt_lookup import PromptLookup
+        from kafila_agent.head.speculation import Speculation, guess_rows
+
+        proposers: list[Callable[[], Proposer]] = [PromptLookup]
+        if head.draft is not None:
+            draft = self._draft = DraftModel(head.draft, self._guessed, vocab_size=head.text.vocab_size)
+            proposers.append(lambda: draft)
+        return Speculation(most_rows=guess_rows(head.rollback_tokens), proposers=proposers)
 
     @property
     def measured_stages_s(self) -> dict[str, float]:
@@ -117,7 +140,13 @@ class Seat:
             self._upstream.on_frame = None
         if self.engine is not None:
             self.engine.fail(reason)
+        if self._draft is not None:
+            await self._draft.close()
         await self.loop.close()
+
+    def _guessed(self, sequence: Sequence) -> None:
+        assert self.engine is not None
+        self.engine.on_guess(sequence)
 
     def _launch(self, frame: Frame) -> None:
         self.loop.submit(frame)

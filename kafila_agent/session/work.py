@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kafila_agent.config import AgentConfig
+from kafila_agent.session.draft import load_draft
 from kafila_planner.facts import parse_model
 from kafila_planner.ring import RingPlan, Stage
 from kafila_proto.rendezvous_pb2 import Charter
@@ -24,11 +25,20 @@ class WorkError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class HeadParts:
+    """What only the head holds, beside its stage. ``rollback_tokens``: how far all stages can go back, None for all."""
+
+    text: Text
+    rollback_tokens: int | None
+    draft: StageExecutor | None
+
+
+@dataclass(frozen=True)
 class Work:
-    """What ``load_work`` made. ``text`` is the head's."""
+    """What ``load_work`` made; ``head`` on the head alone."""
 
     executor: StageExecutor
-    text: Text | None
+    head: HeadParts | None
 
 
 async def load_work(
@@ -86,6 +96,7 @@ def _load(
 ) -> Work:
     from kafila_agent.head.text import Text, TextError
     from kafila_agent.model.blocks import load_stage
+    from kafila_agent.model.kv import rollback_tokens
     from kafila_agent.pace import PacedExecutor, read_pace
     from kafila_agent.stage.executor import StageExecutor
 
@@ -102,12 +113,16 @@ def _load(
         device=config.device,
         on_progress=progress,
     )
+    head = None
+    if text is not None:
+        reach = rollback_tokens(manifest.kv, charter.context_tokens)
+        head = HeadParts(text, reach, load_draft(config, charter))
     sizes = {
         "slots": charter.concurrency,
         "context_tokens": charter.context_tokens,
         "threads": config.threads,
     }
     if config.pace is None:
-        return Work(StageExecutor(model, **sizes), text)
+        return Work(StageExecutor(model, **sizes), head)
     facts = parse_model(json.loads(charter.model.facts_json))
-    return Work(PacedExecutor(model, read_pace(config.pace), facts, **sizes), text)
+    return Work(PacedExecutor(model, read_pace(config.pace), facts, **sizes), head)

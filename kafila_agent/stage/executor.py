@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kafila_agent.edge.frame import Dtype, Frame, Kind
+from kafila_agent.edge.frame import Dtype, Frame, Kind, adoption_source
 from kafila_agent.model.blocks import StageModel
 from kafila_agent.model.kv import MAX_FRAME_ROWS
 from kafila_agent.stage.errors import StageError
@@ -37,9 +37,10 @@ class StageExecutor:
     def run_blocks(self, frame: Frame) -> torch.Tensor:
         """The stage's blocks on a TOKENS (head) or HIDDEN frame: hidden states ``[rows, hidden_size]``.
 
-        Raises StageError, leaving the cache as it was, if the frame does not fit this stage or its slot.
+        Raises StageError, leaving the cache as it was, if the frame does not fit this stage or its slot, and VoidFrame
+        if a later one of its sequence has voided it.
         """
-        slot = self._slot(frame)
+        slot = self._slot(frame.slot)
         if not 1 <= frame.rows <= MAX_FRAME_ROWS:
             raise StageError(f"{frame.rows} rows in a frame, from 1 to {MAX_FRAME_ROWS} can run")
         if frame.position + frame.rows > self.context_tokens:
@@ -48,7 +49,7 @@ class StageExecutor:
             )
         with torch.inference_mode():
             hidden = self._embed(frame) if frame.kind is Kind.TOKENS else self.hidden_states(frame)
-            slot.seek(frame.sequence, frame.position)
+            slot.seek(frame.sequence, frame.position, fence=frame.fence, floor=frame.floor)
             hidden = self.stage.forward(hidden, frame.position, slot)
             self._settle()
         slot.advance(frame.rows)
@@ -73,12 +74,18 @@ class StageExecutor:
 
     def release(self, frame: Frame) -> None:
         """Free the slot of a RELEASE frame."""
-        self._slot(frame).release(frame.sequence)
+        self._slot(frame.slot).release(frame.sequence)
 
-    def _slot(self, frame: Frame) -> SlotCache:
-        if frame.slot >= len(self._kv.slots):
-            raise StageError(f"slot {frame.slot} of {len(self._kv.slots)}")
-        return self._kv.slots[frame.slot]
+    def adopt(self, frame: Frame) -> None:
+        """Do what an ADOPT frame says. Raises StageError."""
+        slot, sequence = adoption_source(frame)
+        with torch.inference_mode():
+            self._slot(frame.slot).adopt(frame.sequence, frame.position, self._slot(slot), sequence)
+
+    def _slot(self, slot: int) -> SlotCache:
+        if slot >= len(self._kv.slots):
+            raise StageError(f"slot {slot} of {len(self._kv.slots)}")
+        return self._kv.slots[slot]
 
     def _embed(self, frame: Frame) -> torch.Tensor:
         if not self.stage.is_head:

@@ -14,7 +14,7 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kafila_agent.model.kv import MAX_ROLLBACK_TOKENS, BlockKv
-from kafila_agent.stage.errors import StageError
+from kafila_agent.stage.errors import StageError, VoidFrame
 
 
 class BlockCache(CacheLayerMixin):
@@ -36,11 +36,15 @@ class BlockCache(CacheLayerMixin):
         """Continue at ``position``. Raises StageError if a window no longer reaches back that far."""
         if position == 0:
             self._base = 0
-        elif self._first_visible(position) < self._base:
+        self.require(position)
+        self._length = position
+
+    def require(self, position: int) -> None:
+        """Raises StageError if it cannot be continued at ``position``."""
+        if self._first_visible(position) < self._base:
             raise StageError(
                 f"position {position} is more than {MAX_ROLLBACK_TOKENS} tokens back: outside the window"
             )
-        self._length = position
 
     def _first_visible(self, position: int) -> int:
         return 0 if self.window is None else max(position - self.window + 1, 0)
@@ -71,6 +75,13 @@ class BlockCache(CacheLayerMixin):
                 buffer[:, :, start:end] = buffer[:, :, start + shift : end + shift]
         self._base = base
 
+    def copy_from(self, other: BlockCache, position: int) -> None:
+        """Hold what ``other``, another slot's of the same block, holds before ``position``, and continue there."""
+        kept = position - other._base
+        for own, others in ((self.keys, other.keys), (self.values, other.values)):
+            own[:, :, :kept] = others[:, :, :kept]
+        self._base, self._length = other._base, position
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """(keys seen, position of the first) when ``query_length`` rows are added."""
         offset = self._first_visible(self._length)
@@ -86,7 +97,10 @@ class BlockCache(CacheLayerMixin):
 
 
 class SlotCache(Cache):
-    """One slot: a sequence's place in every block of the stage."""
+    """One slot: a sequence's place in every block of the stage.
+
+    ``sequence`` owns it. What it holds is the first ``length`` tokens of ``holder``, who may have left.
+    """
 
     layers: list[BlockCache]
 
@@ -94,30 +108,59 @@ class SlotCache(Cache):
         super().__init__(layers=layers)
         self.length = 0
         self.sequence: int | None = None
+        self.holder: int | None = None
+        self.fence = 0
+        self.floor = 0
 
-    def seek(self, sequence: int, position: int) -> None:
+    def seek(self, sequence: int, position: int, *, fence: int = 0, floor: int = 0) -> None:
         """Continue ``sequence`` at ``position``, forgetting what lies beyond; at 0 the slot changes hands.
 
-        Raises StageError if tokens before ``position`` are missing, or are another sequence's.
+        Raises VoidFrame if a later ``fence`` has been seen, and StageError if tokens before ``position`` are missing or
+        are another sequence's, or if it lies below the highest ``floor`` seen: what is settled is never undone.
         """
-        if position == 0:
-            self.sequence, self.length = sequence, 0
+        if position == 0 and self.sequence != sequence:
+            self._give_to(sequence, 0)
         if self.sequence != sequence:
             raise StageError(f"sequence {sequence} at position {position} does not own its slot")
+        if fence < self.fence:
+            raise VoidFrame
+        if position < self.floor:
+            raise StageError(f"position {position} is settled: the floor is {self.floor}")
         if position > self.length:
             raise StageError(f"gap: position {position}, but only {self.length} tokens are cached")
         for layer in self.layers:
             layer.seek(position)
-        self.length = position
+        self.length, self.fence, self.floor = position, fence, max(self.floor, floor)
+
+    def adopt(self, sequence: int, position: int, source: SlotCache, holder: int) -> None:
+        """``sequence`` begins with the first ``position`` tokens of ``holder``, which lie in slot ``source``.
+
+        Raises StageError if they do not, leaving both as they were.
+        """
+        if source.holder != holder or source.length < position:
+            raise StageError(f"the first {position} tokens of sequence {holder} are not in the slot named")
+        for layer in source.layers:
+            layer.require(position)
+        for own, other in zip(self.layers, source.layers, strict=True):
+            if source is self:
+                own.seek(position)
+            else:
+                own.copy_from(other, position)
+        self._give_to(sequence, position)
+
+    def _give_to(self, sequence: int, length: int) -> None:
+        self.sequence = self.holder = sequence
+        self.length = self.floor = length
+        self.fence = 0
 
     def advance(self, rows: int) -> None:
         """Rows went through every block of the stage."""
         self.length += rows
 
     def release(self, sequence: int) -> None:
-        """Free the slot if ``sequence`` still owns it."""
+        """Free the slot if ``sequence`` still owns it; what it holds stays for whoever adopts it."""
         if self.sequence == sequence:
-            self.sequence, self.length = None, 0
+            self.sequence = None
 
 
 class KvReservation:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from kafila_agent.edge.frame import Frame, Kind, StageTime
-from kafila_agent.stage.errors import StageError
+from kafila_agent.stage.errors import StageError, VoidFrame
 from kafila_agent.stage.executor import StageExecutor, payload_of
 
 # How many of the latest one-row steps the measured stage time is the median of.
@@ -33,7 +33,7 @@ class StageLoop:
     Called on the asyncio loop that made it: ``send(frame)`` for the next stage, ``on_sampled(frame,
     result)``, and ``on_error(frame, StageError)``. Called on the worker thread: ``sample(frame,
     logits)`` with logits float32 ``[rows_wanted, vocab_size]``; its result is handed to ``on_sampled``
-    (None where no row was wanted).
+    (None where no row was wanted). Where ``awaits(frame)`` is false, nobody waits for a result and none is computed.
     """
 
     def __init__(
@@ -44,18 +44,22 @@ class StageLoop:
         is_head: bool,
         is_last: bool,
         send: Callable[[Frame], None],
+        awaits: Callable[[Frame], bool] = lambda frame: True,
         sample: Callable[[Frame, torch.Tensor], object] | None = None,
         on_sampled: Callable[[Frame, Any], None] | None = None,
         on_error: Callable[[Frame, StageError], None],
     ) -> None:
         if is_head and (sample is None or on_sampled is None):
             raise ValueError("the head samples: sample and on_sampled are due")
-        self.stale_frames = 0
+        self.stale_frames = 0  # of another epoch
+        self.void_frames = 0  # of a fence that a later one had overtaken
         self._executor = executor
         self._epoch, self._is_head, self._is_last = epoch, is_head, is_last
-        self._send, self._sample, self._on_sampled, self._on_error = send, sample, on_sampled, on_error
+        self._send, self._on_sampled, self._on_error = send, on_sampled, on_error
+        self._awaits, self._sample = awaits, sample
         self._loop = asyncio.get_running_loop()
         self._frames: queue.SimpleQueue[tuple[Frame, int] | None] = queue.SimpleQueue()
+        self._fences: dict[int, tuple[int, int]] = {}  # slot -> (sequence, its newest fence submitted)
         self._block_steps_ns: deque[int] = deque(maxlen=_STEPS_REMEMBERED)
         self._head_steps_ns: deque[int] = deque(maxlen=_STEPS_REMEMBERED)
         self._thread = threading.Thread(target=self._work, name="stage", daemon=True)
@@ -63,6 +67,8 @@ class StageLoop:
 
     def submit(self, frame: Frame) -> None:
         """Queue a frame, from the engine or from the previous stage. Never blocks."""
+        if frame.kind in (Kind.TOKENS, Kind.HIDDEN) and not self._returns(frame):
+            self._fences[frame.slot] = frame.sequence, frame.fence
         self._frames.put((frame, time.monotonic_ns()))
 
     @property
@@ -94,6 +100,8 @@ class StageLoop:
                 continue
             try:
                 self._run(frame, submitted_ns)
+            except VoidFrame:
+                self.void_frames += 1
             except StageError as error:
                 self._call(self._on_error, frame, error)
             except Exception as error:  # the worker outlives any frame
@@ -113,16 +121,30 @@ class StageLoop:
         started_ns = time.monotonic_ns()
         queue_ns = started_ns - submitted_ns
         if frame.kind is Kind.RELEASE:
-            self._release(frame, queue_ns)
-        elif self._is_head and frame.kind is Kind.HIDDEN:
+            self._tell_cache(self._executor.release, frame, queue_ns)
+        elif frame.kind is Kind.ADOPT:
+            self._tell_cache(self._executor.adopt, frame, queue_ns)
+        elif self._is_overtaken(frame):
+            raise VoidFrame
+        elif self._returns(frame):
             self._finish(frame, self._returned(frame), started_ns, queue_ns)
         else:
             self._step(frame, started_ns, queue_ns)
 
-    def _release(self, frame: Frame, queue_ns: int) -> None:
+    def _returns(self, frame: Frame) -> bool:
+        """Whether it has been round the ring."""
+        return self._is_head and frame.kind is Kind.HIDDEN
+
+    def _is_overtaken(self, frame: Frame) -> bool:
+        """Whether a frame that waits here, or has passed, voids this one: what it would compute would be cropped."""
+        sequence, fence = self._fences.get(frame.slot, (frame.sequence, 0))
+        return sequence == frame.sequence and frame.fence < fence
+
+    def _tell_cache(self, tell: Callable[[Frame], None], frame: Frame, queue_ns: int) -> None:
+        """A frame that concerns the cache alone goes round once."""
         if self._is_head and frame.stage_times:
             return  # round the whole ring and back
-        self._executor.release(frame)
+        tell(frame)
         if not (self._is_head and self._is_last):
             self._call(self._send, _timed(frame, 0, queue_ns))
 
@@ -158,7 +180,7 @@ class StageLoop:
         assert self._sample is not None
         assert self._on_sampled is not None
         result = None
-        if frame.rows_wanted:
+        if frame.rows_wanted and self._awaits(frame):
             with torch.inference_mode():
                 logits = self._executor.logits(hidden)
                 if frame.rows_wanted == 1:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from kafila_proto import rendezvous_pb2 as kafila__proto_dot_rendezvous__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kafila_proto/agent.proto\x12\x06kafila\x1a\x1dkafila_proto/rendezvous.proto\"\x9f\x01\n\rCreateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07members\x18\x02 \x01(\r\x12\x16\n\x0e\x63ontext_tokens\x18\x03 \x01(\r\x12\x13\n\x0b\x63oncurrency\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x11\n\tobjective\x18\x06 \x01(\t\x12\x10\n\x08\x64ivision\x18\x07 \x01(\t\x12\r\n\x05quant\x18\x08 \x01(\t\"\x1b\n\x0bJoinRequest\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\"\x0e\n\x0cRenewRequest\"\x0e\n\x0cLeaveRequest\"\x0f\n\rStatusRequest\";\n\x0cProbeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05quant\x18\x03 \x01(\t\"2\n\nProbeReply\x12\x13\n\x0bmember_json\x18\x01 \x01(\t\x12\x0f\n\x07notices\x18\x02 \x03(\t\"\x1f\n\x0e\x45xamineRequest\x12\r\n\x05model\x18\x01 \x01(\t\"-\n\x0c\x45xamineReply\x12\x1d\n\x06\x63hecks\x18\x01 \x03(\x0b\x32\r.kafila.Check\"\x98\x01\n\x05\x43heck\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x07verdict\x18\x02 \x01(\x0e\x32\x15.kafila.Check.Verdict\x12\x0f\n\x07\x66inding\x18\x03 \x01(\t\x12\x11\n\tnext_step\x18\x04 \x01(\t\"5\n\x07Verdict\x12\x06\n\x02OK\x10\x00\x12\x0c\n\x08\x44OUBTFUL\x10\x01\x12\x07\n\x03\x42\x41\x44\x10\x02\x12\x0b\n\x07UNKNOWN\x10\x03\"\xb0\x01\n\x06Status\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x12\n\nrendezvous\x18\x04 \x01(\t\x12\x10\n\x08\x61ttached\x18\x05 \x01(\x08\x12\x0f\n\x07\x61pi_url\x18\x06 \x01(\t\x12\x13\n\x0bmetrics_url\x18\x07 \x01(\t\x12&\n\x07session\x18\x08 \x01(\x0b\x32\x15.kafila.SessionStatus\"\xa6\x03\n\rSessionStatus\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.kafila.SessionStatus.State\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07refused\x18\x04 \x01(\x08\x12\r\n\x05model\x18\x05 \x01(\t\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x18\n\x10\x65xpected_members\x18\x07 \x01(\r\x12\x16\n\x0e\x63ontext_tokens\x18\x08 \x01(\r\x12\x13\n\x0b\x63oncurrency\x18\t \x01(\r\x12\r\n\x05\x65poch\x18\n \x01(\r\x12%\n\x07members\x18\x0b \x03(\x0b\x32\x14.kafila.MemberStatus\x12\x12\n\nfleet_json\x18\x0c \x01(\t\x12\x11\n\tplan_json\x18\r \x01(\t\x12\"\n\x08measured\x18\x0e \x01(\x0b\x32\x10.kafila.Measured\"T\n\x05State\x12\x08\n\x04NONE\x10\x00\x12\x0b\n\x07\x46ORMING\x10\x01\x12\x0e\n\nCONNECTING\x10\x02\x12\x0b\n\x07LOADING\x10\x03\x12\x0b\n\x07SERVING\x10\x04\x12\n\n\x06\x43LOSED\x10\x05\"\x87\x02\n\x0cMemberStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.kafila.MemberState\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x14\n\x0cloaded_bytes\x18\x04 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x05 \x01(\x04\x12 \n\x05\x65\x64ges\x18\x06 \x03(\x0b\x32\x11.kafila.NamedEdge\x12\x1e\n\x11predicted_stage_s\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x10measured_stage_s\x18\x08 \x01(\x01H\x01\x88\x01\x01\x42\x14\n\x12_predicted_stage_sB\x13\n\x11_measured_stage_s\"E\n\tNamedEdge\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x12\n\x05rtt_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_rtt_s\"\x94\x01\n\x08Measured\x12\x19\n\x0ctokens_per_s\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06ttft_s\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x1a\n\rnetwork_share\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x0e\n\x06tokens\x18\x04 \x01(\x04\x42\x0f\n\r_tokens_per_sB\t\n\x07_ttft_sB\x10\n\x0e_network_share2\xb4\x03\n\x05\x41gent\x12\x36\n\rCreateSession\x12\x15.kafila.CreateRequest\x1a\x0e.kafila.Status\x12\x32\n\x0bJoinSession\x12\x13.kafila.JoinRequest\x1a\x0e.kafila.Status\x12\x31\n\tRenewCode\x12\x14.kafila.RenewRequest\x1a\x0e.kafila.Status\x12\x34\n\x0cLeaveSession\x12\x14.kafila.LeaveRequest\x1a\x0e.kafila.Status\x12\x32\n\tGetStatus\x12\x15.kafila.StatusRequest\x1a\x0e.kafila.Status\x12\x36\n\x0bWatchStatus\x12\x15.kafila.StatusRequest\x1a\x0e.kafila.Status0\x01\x12\x31\n\x05Probe\x12\x14.kafila.ProbeRequest\x1a\x12.kafila.ProbeReply\x12\x37\n\x07\x45xamine\x12\x16.kafila.ExamineRequest\x1a\x14.kafila.ExamineReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kafila_proto/agent.proto\x12\x06kafila\x1a\x1dkafila_proto/rendezvous.proto\"\xae\x01\n\rCreateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07members\x18\x02 \x01(\r\x12\x16\n\x0e\x63ontext_tokens\x18\x03 \x01(\r\x12\x13\n\x0b\x63oncurrency\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x11\n\tobjective\x18\x06 \x01(\t\x12\x10\n\x08\x64ivision\x18\x07 \x01(\t\x12\r\n\x05quant\x18\x08 \x01(\t\x12\r\n\x05\x64raft\x18\x0c \x01(\t\"\x1b\n\x0bJoinRequest\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\"\x0e\n\x0cRenewRequest\"\x0e\n\x0cLeaveRequest\"\x0f\n\rStatusRequest\";\n\x0cProbeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05quant\x18\x03 \x01(\t\"2\n\nProbeReply\x12\x13\n\x0bmember_json\x18\x01 \x01(\t\x12\x0f\n\x07notices\x18\x02 \x03(\t\"\x1f\n\x0e\x45xamineRequest\x12\r\n\x05model\x18\x01 \x01(\t\"-\n\x0c\x45xamineReply\x12\x1d\n\x06\x63hecks\x18\x01 \x03(\x0b\x32\r.kafila.Check\"\x98\x01\n\x05\x43heck\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x07verdict\x18\x02 \x01(\x0e\x32\x15.kafila.Check.Verdict\x12\x0f\n\x07\x66inding\x18\x03 \x01(\t\x12\x11\n\tnext_step\x18\x04 \x01(\t\"5\n\x07Verdict\x12\x06\n\x02OK\x10\x00\x12\x0c\n\x08\x44OUBTFUL\x10\x01\x12\x07\n\x03\x42\x41\x44\x10\x02\x12\x0b\n\x07UNKNOWN\x10\x03\"\xb0\x01\n\x06Status\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x12\n\nrendezvous\x18\x04 \x01(\t\x12\x10\n\x08\x61ttached\x18\x05 \x01(\x08\x12\x0f\n\x07\x61pi_url\x18\x06 \x01(\t\x12\x13\n\x0bmetrics_url\x18\x07 \x01(\t\x12&\n\x07session\x18\x08 \x01(\x0b\x32\x15.kafila.SessionStatus\"\xa6\x03\n\rSessionStatus\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.kafila.SessionStatus.State\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07refused\x18\x04 \x01(\x08\x12\r\n\x05model\x18\x05 \x01(\t\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x18\n\x10\x65xpected_members\x18\x07 \x01(\r\x12\x16\n\x0e\x63ontext_tokens\x18\x08 \x01(\r\x12\x13\n\x0b\x63oncurrency\x18\t \x01(\r\x12\r\n\x05\x65poch\x18\n \x01(\r\x12%\n\x07members\x18\x0b \x03(\x0b\x32\x14.kafila.MemberStatus\x12\x12\n\nfleet_json\x18\x0c \x01(\t\x12\x11\n\tplan_json\x18\r \x01(\t\x12\"\n\x08measured\x18\x0e \x01(\x0b\x32\x10.kafila.Measured\"T\n\x05State\x12\x08\n\x04NONE\x10\x00\x12\x0b\n\x07\x46ORMING\x10\x01\x12\x0e\n\nCONNECTING\x10\x02\x12\x0b\n\x07LOADING\x10\x03\x12\x0b\n\x07SERVING\x10\x04\x12\n\n\x06\x43LOSED\x10\x05\"\x87\x02\n\x0cMemberStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x05state\x18\x02 \x01(\x0e\x32\x13.kafila.MemberState\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x14\n\x0cloaded_bytes\x18\x04 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x05 \x01(\x04\x12 \n\x05\x65\x64ges\x18\x06 \x03(\x0b\x32\x11.kafila.NamedEdge\x12\x1e\n\x11predicted_stage_s\x18\x07 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x10measured_stage_s\x18\x08 \x01(\x01H\x01\x88\x01\x01\x42\x14\n\x12_predicted_stage_sB\x13\n\x11_measured_stage_s\"E\n\tNamedEdge\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x12\n\x05rtt_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_rtt_s\"\x94\x01\n\x08Measured\x12\x19\n\x0ctokens_per_s\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06ttft_s\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x1a\n\rnetwork_share\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x0e\n\x06tokens\x18\x04 \x01(\x04\x42\x0f\n\r_tokens_per_sB\t\n\x07_ttft_sB\x10\n\x0e_network_share2\xb4\x03\n\x05\x41gent\x12\x36\n\rCreateSession\x12\x15.kafila.CreateRequest\x1a\x0e.kafila.Status\x12\x32\n\x0bJoinSession\x12\x13.kafila.JoinRequest\x1a\x0e.kafila.Status\x12\x31\n\tRenewCode\x12\x14.kafila.RenewRequest\x1a\x0e.kafila.Status\x12\x34\n\x0cLeaveSession\x12\x14.kafila.LeaveRequest\x1a\x0e.kafila.Status\x12\x32\n\tGetStatus\x12\x15.kafila.StatusRequest\x1a\x0e.kafila.Status\x12\x36\n\x0bWatchStatus\x12\x15.kafila.StatusRequest\x1a\x0e.kafila.Status0\x01\x12\x31\n\x05Probe\x12\x14.kafila.ProbeRequest\x1a\x12.kafila.ProbeReply\x12\x37\n\x07\x45xamine\x12\x16.kafila.ExamineRequest\x1a\x14.kafila.ExamineReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,39 +33,39 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kafila_proto.agent_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CREATEREQUEST']._serialized_start=68
-  _globals['_CREATEREQUEST']._serialized_end=227
-  _globals['_JOINREQUEST']._serialized_start=229
-  _globals['_JOINREQUEST']._serialized_end=256
-  _globals['_RENEWREQUEST']._serialized_start=258
-  _globals['_RENEWREQUEST']._serialized_end=272
-  _globals['_LEAVEREQUEST']._serialized_start=274
-  _globals['_LEAVEREQUEST']._serialized_end=288
-  _globals['_STATUSREQUEST']._serialized_start=290
-  _globals['_STATUSREQUEST']._serialized_end=305
-  _globals['_PROBEREQUEST']._serialized_start=307
-  _globals['_PROBEREQUEST']._serialized_end=366
-  _globals['_PROBEREPLY']._serialized_start=368
-  _globals['_PROBEREPLY']._serialized_end=418
-  _globals['_EXAMINEREQUEST']._serialized_start=420
-  _globals['_EXAMINEREQUEST']._serialized_end=451
-  _globals['_EXAMINEREPLY']._serialized_start=453
-  _globals['_EXAMINEREPLY']._serialized_end=498
-  _globals['_CHECK']._serialized_start=501
-  _globals['_CHECK']._serialized_end=653
-  _globals['_CHECK_VERDICT']._serialized_start=600
-  _globals['_CHECK_VERDICT']._serialized_end=653
-  _globals['_STATUS']._serialized_start=656
-  _globals['_STATUS']._serialized_end=832
-  _globals['_SESSIONSTATUS']._serialized_start=835
-  _globals['_SESSIONSTATUS']._serialized_end=1257
-  _globals['_SESSIONSTATUS_STATE']._serialized_start=1173
-  _globals['_SESSIONSTATUS_STATE']._serialized_end=1257
-  _globals['_MEMBERSTATUS']._serialized_start=1260
-  _globals['_MEMBERSTATUS']._serialized_end=1523
-  _globals['_NAMEDEDGE']._serialized_start=1525
-  _globals['_NAMEDEDGE']._serialized_end=1594
-  _globals['_MEASURED']._serialized_start=1597
-  _globals['_MEASURED']._serialized_end=1745
-  _globals['_AGENT']._serialized_start=1748
-  _globals['_AGENT']._serialized_end=2184
+  _globals['_CREATEREQUEST']._serialized_end=242
+  _globals['_JOINREQUEST']._serialized_start=244
+  _globals['_JOINREQUEST']._serialized_end=271
+  _globals['_RENEWREQUEST']._serialized_start=273
+  _globals['_RENEWREQUEST']._serialized_end=287
+  _globals['_LEAVEREQUEST']._serialized_start=289
+  _globals['_LEAVEREQUEST']._serialized_end=303
+  _globals['_STATUSREQUEST']._serialized_start=305
+  _globals['_STATUSREQUEST']._serialized_end=320
+  _globals['_PROBEREQUEST']._serialized_start=322
+  _globals['_PROBEREQUEST']._serialized_end=381
+  _globals['_PROBEREPLY']._serialized_start=383
+  _globals['_PROBEREPLY']._serialized_end=433
+  _globals['_EXAMINEREQUEST']._serialized_start=435
+  _globals['_EXAMINEREQUEST']._serialized_end=466
+  _globals['_EXAMINEREPLY']._serialized_start=468
+  _globals['_EXAMINEREPLY']._serialized_end=513
+  _globals['_CHECK']._serialized_start=516
+  _globals['_CHECK']._serialized_end=668
+  _globals['_CHECK_VERDICT']._serialized_start=615
+  _globals['_CHECK_VERDICT']._serialized_end=668
+  _globals['_STATUS']._serialized_start=671
+  _globals['_STATUS']._serialized_end=847
+  _globals['_SESSIONSTATUS']._serialized_start=850
+  _globals['_SESSIONSTATUS']._serialized_end=1272
+  _globals['_SESSIONSTATUS_STATE']._serialized_start=1188
+  _globals['_SESSIONSTATUS_STATE']._serialized_end=1272
+  _globals['_MEMBERSTATUS']._serialized_start=1275
+  _globals['_MEMBERSTATUS']._serialized_end=1538
+  _globals['_NAMEDEDGE']._serialized_start=1540
+  _globals['_NAMEDEDGE']._serialized_end=1609
+  _globals['_MEASURED']._serialized_start=1612
+  _globals['_MEASURED']._serialized_end=1760
+  _globals['_AGENT']._serialized_start=1763
+  _globals['_AGENT']._serialized_end=2199
 # @@protoc_insertion_point(module_scope)

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CreateRequest(_message.Message):
-    __slots__ = ("model", "members", "context_tokens", "concurrency", "dtype", "objective", "division", "quant")
+    __slots__ = ("model", "members", "context_tokens", "concurrency", "dtype", "objective", "division", "quant", "draft")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class CreateRequest(_message.Message):
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
     DIVISION_FIELD_NUMBER: _ClassVar[int]
     QUANT_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_FIELD_NUMBER: _ClassVar[int]
     model: str
     members: int
     context_tokens: int
@@ -26,7 +27,8 @@ class CreateRequest(_message.Message):
     objective: str
     division: str
     quant: str
-    def __init__(self, model: _Optional[str] = ..., members: _Optional[int] = ..., context_tokens: _Optional[int] = ..., concurrency: _Optional[int] = ..., dtype: _Optional[str] = ..., objective: _Optional[str] = ..., division: _Optional[str] = ..., quant: _Optional[str] = ...) -> None: ...
+    draft: str
+    def __init__(self, model: _Optional[str] = ..., members: _Optional[int] = ..., context_tokens: _Optional[int] = ..., concurrency: _Optional[int] = ..., dtype: _Optional[str] = ..., objective: _Optional[str] = ..., division: _Optional[str] = ..., quant: _Optional[str] = ..., draft: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("code",)

@@ -191,7 +191,7 @@ class Admit(_message.Message):
     def __init__(self, attempt: _Optional[int] = ...) -> None: ...
 
 class Charter(_message.Message):
-    __slots__ = ("session_id", "revision", "expected_members", "context_tokens", "concurrency", "model", "roster", "objective", "division")
+    __slots__ = ("session_id", "revision", "expected_members", "context_tokens", "concurrency", "model", "roster", "objective", "draft", "division")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +200,7 @@ class Charter(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_FIELD_NUMBER: _ClassVar[int]
     DIVISION_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     revision: int
@@ -209,8 +210,9 @@ class Charter(_message.Message):
     model: ModelReference
     roster: _containers.RepeatedCompositeFieldContainer[RosterEntry]
     objective: str
+    draft: ModelReference
     division: str
-    def __init__(self, session_id: _Optional[bytes] = ..., revision: _Optional[int] = ..., expected_members: _Optional[int] = ..., context_tokens: _Optional[int] = ..., concurrency: _Optional[int] = ..., model: _Optional[_Union[ModelReference, _Mapping]] = ..., roster: _Optional[_Iterable[_Union[RosterEntry, _Mapping]]] = ..., objective: _Optional[str] = ..., division: _Optional[str] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[bytes] = ..., revision: _Optional[int] = ..., expected_members: _Optional[int] = ..., context_tokens: _Optional[int] = ..., concurrency: _Optional[int] = ..., model: _Optional[_Union[ModelReference, _Mapping]] = ..., roster: _Optional[_Iterable[_Union[RosterEntry, _Mapping]]] = ..., objective: _Optional[str] = ..., draft: _Optional[_Union[ModelReference, _Mapping]] = ..., division: _Optional[str] = ...) -> None: ...
 
 class ModelReference(_message.Message):
     __slots__ = ("name", "digest", "dtype", "facts_json")

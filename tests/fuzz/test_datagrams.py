@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from kafila_agent.edge.binding import CircuitBinding
 from kafila_agent.edge.check import CheckKind, PairKey, parse_check
-from kafila_agent.edge.frame import Dtype, Frame, FrameError, Kind, parse_frame
+from kafila_agent.edge.frame import Dtype, Frame, FrameError, Kind, adopted_from, parse_frame
 from kafila_agent.edge.messages import MessageError, MessageKind, MessageReader, message_header
 from kafila_proto import stun
 from kafila_proto.relay import RelayKind, data_header, encode_binding, parse_binding
@@ -47,6 +47,7 @@ def frame_of(kind: Kind, **fields) -> bytes:
 SAMPLES = [
     frame_of(Kind.TOKENS),
     frame_of(Kind.HIDDEN, dtype=Dtype.FLOAT32, width=4, payload=bytes(48)),
+    frame_of(Kind.ADOPT, **adopted_from(1, 9)),
     message_header(MessageKind.FRAME, 8) + bytes(8),
     stun.encode_request()[0],
     stun.encode_request(change=2)[0],

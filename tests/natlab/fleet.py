@@ -93,6 +93,24 @@ class LabFleet:
                 return
         raise AssertionError("the stream of the status ended")
 
+    def serve(self, names: Sequence[str], model: Path, **options: object) -> pb.Status:
+        """Form a session that must come to serve; its status on the head, once that serves."""
+        status = self.session(names, model, **options)
+        assert status.session.state == pb.SessionStatus.SERVING, status.session.reason
+        head = json.loads(status.session.plan_json)["head"]
+        for status in self.agent(head).WatchStatus(pb.StatusRequest(), timeout=_START_S):
+            if status.session.state == pb.SessionStatus.SERVING:
+                return status
+        raise AssertionError("the stream of the status ended")
+
+    def leave(self, names: Sequence[str]) -> None:
+        """End the session; done when every member is out of it."""
+        self.agent(names[0]).LeaveSession(pb.LeaveRequest())
+        for name in names:
+            for status in self.agent(name).WatchStatus(pb.StatusRequest(), timeout=_START_S):
+                if status.session.state == pb.SessionStatus.CLOSED:
+                    break
+
     def _spawn(self, node: str, module: str, *options: str) -> subprocess.Popen[bytes]:
         with (self._directory / f"{node}.log").open("wb") as log:
             process = self._lab.popen(

@@ -42,6 +42,7 @@ async def test_a_whole_chat_answer(make_api, client_of, text):
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
 
 

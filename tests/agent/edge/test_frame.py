@@ -6,9 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafila_agent.edge.frame import Dtype, Frame, FrameError, Kind, StageTime, parse_frame
+from kafila_agent.edge.frame import (
+    Dtype,
+    Frame,
+    FrameError,
+    Kind,
+    StageTime,
+    adopted_from,
+    adoption_source,
+    parse_frame,
+)
 
-HEADER_BYTES = 32
+HEADER_BYTES = 36
 
 times = st.builds(StageTime, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
 
@@ -22,6 +31,7 @@ def frames(draw) -> Frame:
         Kind.HIDDEN: draw(st.sampled_from([Dtype.BFLOAT16, Dtype.FLOAT16, Dtype.FLOAT32])),
         Kind.RELEASE: Dtype.NONE,
         Kind.FAILED: Dtype.UINT8,
+        Kind.ADOPT: Dtype.UINT8,
     }[kind]
     rows = draw(st.integers(0, 9))
     return Frame(
@@ -34,6 +44,7 @@ def frames(draw) -> Frame:
         dtype=dtype,
         width=width,
         fence=draw(st.integers(0, 2**32 - 1)),
+        floor=draw(st.integers(0, 2**32 - 1)),
         rows_wanted=draw(st.integers(0, rows)),
         stage_times=tuple(draw(st.lists(times, max_size=4))),
         payload=bytes(rows * (width if kind is Kind.HIDDEN else 1) * dtype.nbytes),
@@ -124,3 +135,10 @@ def test_the_payload_is_a_view_and_an_array_of_wider_elements_will_do():
     assert parsed.payload.obj is data
     assert array.array("f", bytes(parsed.payload)) == payload
     assert len(data) == HEADER_BYTES + 8
+
+
+def test_an_adoption_names_its_source():
+    frame = Frame(Kind.ADOPT, 1, 2, 3, 512, **adopted_from(7, 2**63))
+    assert adoption_source(parse_frame(frame.encode())) == (7, 2**63)
+    with pytest.raises(FrameError, match="takes 10 bytes, here are 4"):
+        adoption_source(dataclasses.replace(frame, rows=4, payload=b"four"))

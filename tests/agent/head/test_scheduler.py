@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kafila_agent.head.scheduler import QueueFull, Release, Scheduler
+from kafila_agent.head.scheduler import Chunk, QueueFull, Release, Scheduler
 from kafila_agent.head.sequence import IllegalEvent, Sequence, State
+from kafila_agent.head.slots import Adopt
 
 
 def scheduler(**options) -> Scheduler:
@@ -13,23 +14,29 @@ def scheduler(**options) -> Scheduler:
     return Scheduler(**(settings | options))
 
 
-def sequence(number: int, tokens: int) -> Sequence:
-    return Sequence(number, tuple(range(100 * number, 100 * number + tokens)))
+def sequence(number: int, tokens: int, member: str = "") -> Sequence:
+    return Sequence(number, tuple(range(100 * number, 100 * number + tokens)), 50, member)
 
 
 def shown(commands) -> list[tuple]:
-    """(number, "release") or (number, first position, last position, whether it is sampled)."""
-    return [
-        (c.sequence.number, "release")
-        if isinstance(c, Release)
-        else (c.sequence.number, c.position, c.position + len(c.ids) - 1, c.wanted)
-        for c in commands
-    ]
+    """(number, "release"), (number, "adopt", tokens), or (number, first position, last position, is it sampled)."""
+
+    def one(command) -> tuple:
+        match command:
+            case Release():
+                return ("release",)
+            case Adopt():
+                return "adopt", command.tokens, command.slot
+            case Chunk():
+                return command.position, command.position + len(command.ids) - 1, command.wanted
+        return command.row.position, command.row.position, True
+
+    return [(command.sequence.number, *one(command)) for command in commands]
 
 
 def token(core: Scheduler, of: Sequence, value: int = 9) -> None:
     core.returned(of.number)
-    of.output.append(value)
+    of.commit(value)
     core.proceed(of)
 
 
@@ -128,3 +135,76 @@ def test_a_sequence_that_no_stage_has_heard_of_needs_no_release():
     assert shown(core.schedule()) == [(1, 4, 7, True)]
     core.returned(1)
     assert shown(core.schedule()) == [(3, 0, 3, True)]
+
+
+def test_members_take_turns_however_many_requests_one_of_them_has_waiting():
+    core = scheduler(slots=1, waiting_limit=9)
+    for number in range(1, 5):
+        core.add(sequence(number, 1, "busy"))
+    core.add(sequence(5, 1, "late"))
+    core.add(sequence(6, 1, "later"))
+    served = []
+    for _ in range(6):
+        [launch] = [each for each in core.schedule() if isinstance(each, Chunk)]
+        served.append(launch.sequence.number)
+        core.returned(launch.sequence.number)
+        core.end(launch.sequence)
+    assert served == [1, 5, 6, 2, 3, 4]
+    assert core.waiting == 0
+
+
+def decoding(core: Scheduler, number: int, guesses: int, window: int = 9) -> Sequence:
+    """A sequence with its newest token known, and guesses at what follows."""
+    one = sequence(number, 1)
+    core.add(one)
+    core.schedule()
+    token(core, one)
+    one.extend(one.line(), list(range(guesses)), "test")
+    one.window = window
+    return one
+
+
+def test_guesses_take_the_places_that_are_left_and_take_turns():
+    core = scheduler(slots=3)
+    one, two = decoding(core, 1, 5), decoding(core, 2, 2)
+    assert (one.rows_in_flight, two.rows_in_flight) == (1, 0)
+    assert shown(core.schedule(places=6)) == [
+        (2, 1, 1, True),
+        (1, 2, 2, True),
+        (2, 2, 2, True),
+        (1, 3, 3, True),
+        (2, 3, 3, True),
+    ]
+    assert core.schedule(places=6) == []
+    assert shown(core.schedule(places=99)) == [(1, 4, 4, True), (1, 5, 5, True), (1, 6, 6, True)]
+    assert (one.rows_in_flight, two.rows_in_flight) == (6, 3)
+
+
+def test_a_line_keeps_to_its_own_window_and_what_it_may_become():
+    core = scheduler()
+    one = decoding(core, 1, 60, window=3)
+    assert len(core.schedule(places=99)) == 3
+    one.window = 99
+    core.schedule(places=99)
+    assert one.launched == len(one.prompt) + one.max_tokens - 1, "the last token is not sent round"
+
+
+def test_nothing_is_guessed_while_a_prompt_is_under_way():
+    core = scheduler(chunks_in_flight=1)
+    decoding(core, 1, 5)
+    core.add(sequence(2, 6))
+    assert shown(core.schedule(places=9)) == [(1, 1, 1, True), (2, 0, 3, False)]
+    core.returned(2)
+    assert shown(core.schedule(places=9)) == [(2, 4, 5, True)]
+    core.returned(2)
+    assert len(core.schedule(places=9)) == 5
+
+
+def test_a_wrong_guess_voids_what_was_launched_and_the_line_goes_on_at_once():
+    core = scheduler()
+    one = decoding(core, 1, 3)
+    assert len(core.schedule(places=9)) == 4
+    one.commit(77)
+    core.proceed(one)
+    [again] = core.schedule(places=9)
+    assert (again.row.position, again.row.token, again.row.fence, again.row.floor) == (2, 77, 1, 2)

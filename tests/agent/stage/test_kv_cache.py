@@ -5,7 +5,7 @@ import torch
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from kafila_agent.model.kv import MAX_FRAME_ROWS, MAX_ROLLBACK_TOKENS, BlockKv
-from kafila_agent.stage.errors import StageError
+from kafila_agent.stage.errors import StageError, VoidFrame
 from kafila_agent.stage.kv_cache import KvReservation, SlotCache
 
 CONTEXT = 4000
@@ -126,3 +126,76 @@ def test_a_step_that_failed_half_way_leaves_the_length_as_it_was() -> None:
     slot.layers[0].update(_rows(1, 4), _rows(1, 6))  # and then the second block failed: no advance
     slot.seek(1, 2)
     assert [layer.get_seq_length() for layer in slot.layers] == [2, 2]
+
+
+def _fill(slot: SlotCache, sequence: int, tokens: int, *, start: int = 0) -> list[tuple[torch.Tensor, ...]]:
+    """Run ``tokens`` of a sequence through the slot, one by one; what each saw in every block."""
+    seen = []
+    for position in range(start, tokens):
+        slot.seek(sequence, position)
+        for layer in slot.layers:
+            seen.append(layer.update(_rows(1, 4), _rows(1, 6)))
+        slot.advance(1)
+    return seen
+
+
+def test_a_frame_that_a_later_fence_has_voided_changes_nothing() -> None:
+    slot = _slot(None)
+    _fill(slot, 1, 6)
+    slot.seek(1, 4, fence=2, floor=3)
+    slot.advance(1)
+    with pytest.raises(VoidFrame):
+        slot.seek(1, 5, fence=1)
+    assert slot.length == 5
+
+
+def test_what_is_settled_is_never_cropped() -> None:
+    slot = _slot(None)
+    _fill(slot, 1, 6)
+    slot.seek(1, 6, floor=5)
+    with pytest.raises(StageError, match="position 4 is settled: the floor is 5"):
+        slot.seek(1, 4)
+    slot.seek(1, 5)
+    slot.seek(2, 0)  # another sequence has a floor and fence of its own
+    assert (slot.floor, slot.fence) == (0, 0)
+
+
+@pytest.mark.parametrize("window", [None, WINDOW])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_an_adopted_beginning_is_as_if_it_had_been_computed(window: int | None, in_place: bool) -> None:
+    torch.manual_seed(5)
+    blocks = (BlockKv(2, 4, 2, 6, window),)
+    kv = KvReservation(
+        blocks, slots=2, context_tokens=CONTEXT, dtype=torch.float32, device=torch.device("cpu")
+    )
+    source, target = kv.slots[0], kv.slots[0 if in_place else 1]
+    _fill(source, 1, 1000)
+    expected = [buffer.clone() for buffer in _seen(source, 1, 920)]
+    source.seek(1, 920)
+    _fill(source, 1, 1000, start=920)
+    source.release(1)
+    target.adopt(2, 920, source, 1)
+    assert (target.sequence, target.length, target.floor) == (2, 920, 920)
+    assert all(torch.equal(a, b) for a, b in zip(_seen(target, 2, 920), expected, strict=True))
+    if not in_place:
+        assert source.holder == 1
+
+
+def _seen(slot: SlotCache, sequence: int, position: int) -> tuple[torch.Tensor, ...]:
+    """What a row of zeros at ``position`` sees."""
+    slot.seek(sequence, position)
+    return slot.layers[0].update(torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 6))
+
+
+def test_what_is_not_there_is_not_adopted() -> None:
+    slot = _slot(None, WINDOW)
+    _fill(slot, 1, 900)
+    slot.release(1)
+    for tokens, holder in ((901, 1), (500, 7)):
+        with pytest.raises(StageError, match=f"the first {tokens} tokens of sequence {holder} are not in"):
+            slot.adopt(2, tokens, slot, holder)
+    with pytest.raises(StageError, match="outside the window"):
+        slot.adopt(2, 100, slot, 1)
+    slot.adopt(2, 900, slot, 1)
+    with pytest.raises(StageError, match="does not own"):
+        slot.seek(1, 900)

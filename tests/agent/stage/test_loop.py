@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kafila_agent.edge.frame import Dtype, Frame, Kind
+from kafila_agent.edge.frame import Dtype, Frame, Kind, adopted_from
 from kafila_agent.model.blocks import load_stage
 from kafila_agent.model.kv import MAX_FRAME_ROWS
 from kafila_agent.model.manifest import read_manifest
@@ -23,7 +23,9 @@ WIDTH = 64
 class Recorder:
     """A stage loop and all that it tells."""
 
-    def __init__(self, directory, start: int, end: int, *, is_last: bool = False, sample=None) -> None:
+    def __init__(
+        self, directory, start: int, end: int, *, is_last: bool = False, sample=None, **callbacks
+    ) -> None:
         is_head = start == 0
         stage = load_stage(read_manifest(directory), start, end, is_head=is_head, dtype="float32")
         self.events: asyncio.Queue[tuple[str, Frame, object]] = asyncio.Queue()
@@ -37,6 +39,7 @@ class Recorder:
             sample=sample or (lambda frame, logits: logits.argmax(-1).tolist()),
             on_sampled=lambda frame, result: self._tell("sampled", frame, result),
             on_error=lambda frame, error: self._tell("error", frame, error),
+            **callbacks,
         )
 
     def _tell(self, what: str, frame: Frame, result: object) -> None:
@@ -240,3 +243,45 @@ async def test_slots_do_not_see_each_other(alone) -> None:
     _, _, other = await alone.run(tokens(6, position=3, sequence=3, slot=1))
     assert other == expected
     assert first is not None
+
+
+async def test_a_row_that_waits_here_is_dropped_once_a_later_fence_has_come(middle) -> None:
+    await middle.run(hidden(2))
+    for position in (2, 3, 4):
+        middle.loop.submit(hidden(1, position=position))
+    what, frame, _ = await middle.run(hidden(1, position=2, fence=1, floor=2))
+    while frame.fence == 0:  # those that were run before it came
+        _, frame, _ = await middle.events.get()
+    assert (what, frame.position) == ("send", 2)
+    assert middle.events.empty()
+    middle.loop.submit(hidden(1, position=3))  # and one that comes after it
+    await middle.run(hidden(1, position=3, fence=1, floor=2))
+    assert 1 <= middle.loop.void_frames <= 4
+
+
+async def test_what_nobody_awaits_is_not_computed(directory) -> None:
+    awaited = iter([True, False])
+    recorder = Recorder(directory, 0, 6, is_last=True, awaits=lambda frame: next(awaited))
+    _, _, result = await recorder.run(tokens(3))
+    assert len(result) == 1
+    what, frame, result = await recorder.run(tokens(4, position=1))
+    assert (what, frame.position, result) == ("sampled", 1, None)
+    await recorder.loop.close()
+
+
+async def test_an_adoption_goes_round_once_and_its_failure_is_told(directory, middle) -> None:
+    adopt = Frame(Kind.ADOPT, EPOCH, 2, 1, 2, **adopted_from(0, 1))
+    await middle.run(hidden(3))
+    what, passed, _ = await middle.run(adopt)
+    assert (what, passed.kind, passed.payload) == ("send", Kind.ADOPT, adopt.payload)
+    assert (await middle.run(hidden(1, position=2, sequence=2, slot=1)))[0] == "send"
+    what, _, error = await middle.run(replace(adopt, position=9))
+    assert (what, "are not in the slot named" in str(error)) == ("error", True)
+    what, _, error = await middle.run(replace(adopt, **adopted_from(9, 1)))
+    assert (what, str(error)) == ("error", "slot 9 of 2")
+    head = Recorder(directory, 0, 2)
+    await head.run(tokens(3, 4, 5))
+    _, sent, _ = await head.run(adopt)
+    head.loop.submit(sent)  # back from the ring: no further
+    assert (await head.run(tokens(3, position=2, sequence=2, slot=1)))[1].kind is Kind.HIDDEN
+    await head.loop.close()
