@@ -89,6 +89,11 @@ class Served:
         return min(len(self.record["many_users"]["users"]), self.circuit_s / self.bottleneck_s)
 
     @property
+    def loaded_bottleneck_s(self) -> float:
+        """The slowest stage's while all users are answered: this machine then computes several stages at once."""
+        return max(stage["measured_s"] for stage in self.record["many_users"]["stages"]) / self.time_scale
+
+    @property
     def own_rate_change(self) -> float:
         """How much slower a user of several is than one alone."""
         rates = [user["tokens_per_s"] for user in self.record["many_users"]["users"]]

@@ -94,6 +94,7 @@ def _serve(lab: Laboratory, session: Session) -> Record:
     (one,) = session.client.ask(prompts(1), tokens)
     seen = lab.measured(session)
     many = session.client.ask(prompts(users), tokens)
+    loaded = lab.measured(session)
     sent = lab.edge_bytes(session.plan["ring"])
     return {
         "stages": _stages(session.plan, seen),
@@ -103,6 +104,7 @@ def _serve(lab: Laboratory, session: Session) -> Record:
         "one_user": _answer(one),
         "many_users": {
             "tokens_per_s": together_tokens_per_s(many),
+            "stages": _stages(session.plan, loaded),
             "users": [_answer(answer) for answer in many],
         },
     }

@@ -328,12 +328,20 @@ def scale_models_table(facts: dict[str, Any]) -> str:
         model = MODELS[name]
         rows.append(
             (
-                *(name, read["blocks"], model.hidden),
+                *(name, read["blocks"], 2 * model.hidden),
                 f"{read['block_bytes'] / model.block_bytes:.4f}",
                 f"{read['head_bytes'] / model.head_bytes:.4f}",
                 f"{read['kv_bytes_per_token_per_block'] / model.kv_bytes_per_token:.4f}",
             )
         )
     return table(
-        ["model", "blocks", "hidden size", "bytes of a block", "of the head", "of a token's cache"], rows
+        [
+            "model",
+            "blocks",
+            "bytes of a row on the wire",
+            "bytes of a block",
+            "of the head",
+            "of a token's cache",
+        ],
+        rows,
     )

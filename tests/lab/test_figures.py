@@ -43,7 +43,7 @@ def record(division: str, stages_ms: list[float], one: float, many: float, **cha
         "edges": edges,
         "network_share": 0.2,
         "one_user": {"tokens_per_s": one / scale},
-        "many_users": {"tokens_per_s": many / scale, "users": users},
+        "many_users": {"tokens_per_s": many / scale, "users": users, "stages": stages},
     } | changes
 
 
