@@ -27,6 +27,7 @@ from kafila_agent.api.errors import ApiError, event_of, unavailable
 from kafila_agent.edge.edge import Edge
 from kafila_agent.edge.errors import EdgeError
 from kafila_agent.edge.stream import EdgeStream
+from kafila_proto.fleet import parse_json
 
 log = structlog.get_logger()
 
@@ -178,7 +179,7 @@ async def _read_head(stream: EdgeStream) -> tuple[dict[str, Any], bytes]:
     end = _LENGTH.size + length
     data = await _read_at_least(stream, data, end)
     try:
-        head = json.loads(data[_LENGTH.size : end])
+        head = parse_json(data[_LENGTH.size : end])
     except ValueError as error:
         raise CarryError(f"a head that is no JSON: {error}") from error
     if not isinstance(head, dict):

@@ -248,7 +248,7 @@ class EdgeConnection:
                     self.connection_ids.discard(event.connection_id)
                     self._events.append(ConnectionIdRemoved(event.connection_id))
                 case quic_events.StreamReset() | quic_events.StopSendingReceived():
-                    if event.stream_id == STREAM:
+                    if event.stream_id == STREAM or self.state is not ConnectionState.OPEN:
                         self.close("the peer broke off the stream", CloseCode.PROTOCOL)
                     else:
                         ended = isinstance(event, quic_events.StreamReset)

@@ -77,7 +77,7 @@ def canonical_json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """The value that JSON from elsewhere stands for. Raises ValueError, also where it is nested too deeply."""
     try:
         return json.loads(text)

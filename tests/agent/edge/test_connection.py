@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kafila_agent.edge import quic as adapter
 from kafila_agent.edge.connection import PROVING_S, STREAM, ConnectionState, EdgeConnection
-from kafila_agent.edge.events import Closed, FrameReceived, Opened
+from kafila_agent.edge.events import Closed, FrameReceived, Opened, StreamBroken
 from kafila_agent.edge.messages import MessageKind, message_header
 from kafila_agent.edge.session import EdgeSession
 
@@ -28,6 +28,7 @@ class Talk:
         self.server = None
         self._server_of = server_of
         self.heard = {"client": [], "server": []}
+        self.told: list = []
 
     def run(self, seconds: float = 0.2) -> None:
         stop = self.now + seconds
@@ -45,6 +46,7 @@ class Talk:
                     end.handle_timer(self.now)
             for name, end in (("client", self.client), ("server", self.server)):
                 while isinstance(end, EdgeConnection) and (event := end.next_event()) is not None:
+                    self.told.append(event)
                     if isinstance(event, Opened | FrameReceived | Closed):
                         self.heard[name].append(event)
             self.now += 0.001
@@ -205,6 +207,17 @@ def test_another_stream_is_refused(raw_talk, stream):
     raw_talk.client.send_stream_data(stream, b"anything")
     raw_talk.run()
     assert raw_talk.heard["server"] == [Closed(f"unexpected use of stream {stream}", True)]
+
+
+@pytest.mark.parametrize("stream", [0, 4])
+def test_breaking_off_a_stream_before_any_proof_touches_nobodys_exchanges(raw_talk, stream):
+    """The link may have an edge already, whose exchanges have the same numbers."""
+    raw_talk.client._get_or_create_stream_for_send(stream)
+    raw_talk.client.reset_stream(stream, 1)
+    raw_talk.run()
+    (closed,) = raw_talk.heard["server"]
+    assert "broke off" in closed.reason
+    assert not [event for event in raw_talk.told if isinstance(event, StreamBroken)]
 
 
 def test_ending_the_stream_is_refused(raw_talk):
