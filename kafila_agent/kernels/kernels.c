@@ -1,5 +1,5 @@
 /*
- * Products of a few rows with a weight matrix: what a decoding stage spends its time in, bound by memory.
+ * Products of a few rows with a weight matrix, and one row's attention: what a decoding stage spends its time in.
  *
  * Each row of the result comes from the same operations in the same order whatever the other rows, the
  * number of threads, and the width of the processor's vectors: vectors here always have 16 lanes.
@@ -192,4 +192,82 @@ int kafila_packed(const uint32_t *w, int bits, const void *x, void *y, long m, l
   free(wide);
   free(sums);
   return failed;
+}
+
+/* 2^x for x <= 0: the whole part goes to the exponent, the rest through a polynomial good to float32's last bits. */
+INLINE lanes exp2_lanes(lanes x) {
+  ints far = x < -126.0f; /* all ones where it is */
+  x = (lanes)(((ints)x & ~far) | ((ints)((lanes){0} - 126.0f) & far));
+  ints down = __builtin_convertvector(x - 0.5f, ints);
+  lanes f = x - whole(down);
+  lanes p = f * 1.535336188e-4f + 1.339887440e-3f;
+  p = p * f + 9.618437357e-3f;
+  p = p * f + 5.550332548e-2f;
+  p = p * f + 2.402264791e-1f;
+  p = p * f + 6.931472028e-1f;
+  return (p * f + 1.0f) * (lanes)((down + 127) << 23);
+}
+
+/* scores[t] = 2^(scores[t] - most), zeros after ``tokens`` up to whole lanes; gives their sum */
+static float soften(float *scores, long tokens) {
+  float most = scores[0];
+  for (long t = 1; t < tokens; t++) most = scores[t] > most ? scores[t] : most;
+  lanes total = {0};
+  for (long t = 0; t < tokens; t += LANES) {
+    lanes part = exp2_lanes(load(scores + t) - most);
+    memcpy(scores + t, &part, sizeof part);
+  }
+  for (long t = tokens; t % LANES; t++) scores[t] = 0;
+  for (long t = 0; t < tokens; t += LANES) total += load(scores + t);
+  return sum(total);
+}
+
+static void attend(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *y, float *scores, long tokens,
+                   long k_step, long v_step, long k_dim, long v_dim, float scale) {
+  float query[k_dim];
+  for (long i = 0; i < k_dim; i++) query[i] = widen(q[i]) * scale;
+  part_pairs(query, k_dim);
+  for (long t = 0; t < tokens; t++) {
+    lanes even = {0}, odd = {0};
+    for (long i = 0; i < k_dim; i += GROUP) {
+      words pairs = load_words(k + t * k_step + i);
+      even += (lanes)(pairs << 16) * load(query + i);
+      odd += (lanes)(pairs & 0xffff0000u) * load(query + i + LANES);
+    }
+    scores[t] = sum(even + odd);
+  }
+  for (long t = tokens; t % LANES; t++) scores[t] = scores[0];
+  float total = soften(scores, tokens);
+  for (long i = 0; i < v_dim; i += GROUP) {
+    lanes even = {0}, odd = {0};
+    for (long t = 0; t < tokens; t++) {
+      words pairs = load_words(v + t * v_step + i);
+      even += (lanes)(pairs << 16) * scores[t];
+      odd += (lanes)(pairs & 0xffff0000u) * scores[t];
+    }
+    float out[2][LANES];
+    memcpy(out[0], &even, sizeof even);
+    memcpy(out[1], &odd, sizeof odd);
+    for (int j = 0; j < GROUP; j++) y[i + j] = narrow(out[j % 2][j / 2] / total);
+  }
+}
+
+/*
+ * One row's attention, bfloat16: q [heads, k_dim], k and v of kv_heads whose heads and tokens lie so many numbers
+ * apart, y [heads, v_dim]; dims multiples of 32, scale times log2 of e.
+ */
+int kafila_attend(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *y, long heads, long kv_heads,
+                  long tokens, long k_head, long k_step, long v_head, long v_step, long k_dim, long v_dim, float scale,
+                  int threads) {
+  long row = (tokens / LANES + 1) * LANES;
+  float *scores = aligned_alloc(sizeof(lanes), sizeof(float) * heads * row);
+  if (!scores) return -1;
+  FOR_EACH_TILE
+  for (long h = 0; h < heads; h++) {
+    long own = h / (heads / kv_heads);
+    attend(q + h * k_dim, k + own * k_head, v + own * v_head, y + h * v_dim, scores + h * row, tokens, k_step, v_step,
+           k_dim, v_dim, scale);
+  }
+  free(scores);
+  return 0;
 }

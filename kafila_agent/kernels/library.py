@@ -23,6 +23,7 @@ _COMPILE_TIMEOUT_S = 60
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 _SIGNATURES = {
     "kafila_dense": [_POINTER] * 4 + [_LONG] * 3 + [_INT],
+    "kafila_attend": [_POINTER] * 4 + [_LONG] * 9 + [ctypes.c_float, _INT],
     "kafila_packed": [_POINTER, _INT, _POINTER, _POINTER] + [_LONG] * 4 + [_INT] * 2,
 }
 

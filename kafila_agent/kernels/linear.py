@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ctypes import CDLL
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -15,51 +17,60 @@ ALIKE_ROWS = 8
 class Linear(nn.Linear):
     """``nn.Linear``, its few-row products by the C kernels (bfloat16) or as matrix times vector (one row)."""
 
+    _native: Native | None
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """``[..., in_features]`` to ``[..., out_features]``."""
-        rows = input.numel() // self.in_features
-        weight = self.weight
-        if rows <= ALIKE_ROWS and weight.device.type == "cpu":
-            if self._is_native():
-                return dense(input, weight, self.bias, rows)
-            if rows == 1 and self.bias is None:
-                return torch.mv(weight, input.reshape(-1)).view(*input.shape[:-1], -1)
-        return functional.linear(input, weight, self.bias)
+        if self._native is not None and input.numel() <= self._native.most_numbers:
+            return self._native(input)
+        if input.numel() == self.in_features and self.bias is None and input.device.type == "cpu":
+            return torch.mv(self.weight, input.reshape(-1)).view(*input.shape[:-1], -1)
+        return functional.linear(input, self.weight, self.bias)
 
-    def _is_native(self) -> bool:
-        weight = self.weight
-        return (
-            weight.dtype is torch.bfloat16
-            and self.in_features % 32 == 0
-            and weight.is_contiguous()
-            and native_kernels() is not None
+    # Nobody hangs hooks on a stage, and looking for them takes as long as multiplying with a small matrix.
+    __call__ = forward
+
+
+class Native:
+    """The native product with one matrix, which must neither move nor go while this is in use."""
+
+    def __init__(self, library: CDLL, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._product, self._held = library.kafila_dense, (weight, bias)
+        self._rows, self._columns = weight.shape
+        self._weight_at, self._bias_at = weight.data_ptr(), None if bias is None else bias.data_ptr()
+        self.most_numbers = ALIKE_ROWS * self._columns
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """bfloat16 ``x [..., columns]`` times the transpose, plus the bias."""
+        x = x.contiguous()
+        y = torch.empty(*x.shape[:-1], self._rows, dtype=torch.bfloat16)
+        failed = self._product(
+            self._weight_at,
+            self._bias_at,
+            x.data_ptr(),
+            y.data_ptr(),
+            x.numel() // self._columns,
+            self._rows,
+            self._columns,
+            torch.get_num_threads(),
         )
+        if failed:
+            raise MemoryError(f"no memory for {x.numel()} numbers")
+        return y
 
 
-def dense(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rows: int) -> torch.Tensor:
-    """bfloat16 ``x [..., in]`` times ``weight [out, in]`` plus ``bias``, by the native kernel."""
+def native_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Native | None:
+    """The native product with ``weight [rows, columns]``, where there is one for what it is and where it lies."""
+    suits = weight.dtype is torch.bfloat16 and weight.device.type == "cpu" and weight.is_contiguous()
+    if not suits or weight.shape[1] % 32:
+        return None
     library = native_kernels()
-    assert library is not None
-    out_features, in_features = weight.shape
-    x = x.contiguous()
-    y = torch.empty(*x.shape[:-1], out_features, dtype=torch.bfloat16)
-    failed = library.kafila_dense(
-        weight.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        x.data_ptr(),
-        y.data_ptr(),
-        rows,
-        out_features,
-        in_features,
-        torch.get_num_threads(),
-    )
-    if failed:
-        raise MemoryError(f"no memory for {rows} rows of {in_features}")
-    return y
+    return None if library is None else Native(library, weight, bias)
 
 
 def use_kernels(model: nn.Module) -> None:
-    """Give every plain ``nn.Linear`` of ``model`` the forward above; weights stay where they are."""
+    """Give every plain ``nn.Linear`` of ``model`` the forward above; weights are where they will stay."""
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = Linear
+            module.__dict__["_native"] = native_product(module.weight, module.bias)

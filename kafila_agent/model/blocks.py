@@ -52,6 +52,8 @@ class StageModel:
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
         use_kernels(model)
+        from kafila_agent.model.attention import use_row_attention  # transformers takes a second to import
+
         tie_packed_head(model)
         base = model.base_model
         self._embed_tokens = base.embed_tokens
@@ -63,6 +65,7 @@ class StageModel:
         self._tail = _tail(model) if is_head else None
         self._body = _body(model, start, end)
         self.config: PreTrainedConfig = self._body.config
+        use_row_attention(self.config)
         self.hidden_size: int = self.config.hidden_size
         self.vocab_size: int = self.config.vocab_size
         self.kv = kv
