@@ -1,4 +1,4 @@
-.PHONY: setup tools demo test lint proto generated wheel bench lab fuzz audit clean
+.PHONY: setup tools natlab-table demo test lint proto generated wheel bench lab fuzz audit clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -26,6 +26,10 @@ tools:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 		apt-get install -qq -y --no-install-recommends $(TOOLS) >/dev/null \
 		|| echo "could not install $(TOOLS): the tests that need them are skipped"; fi
+
+# Real agents in every pair of places: some minutes, and a few GB of memory for up to fourteen agents at once.
+natlab-table: setup tools
+	$(BIN)/python -m tests.natlab.table $(ARGS)
 
 # Two workers, a file to each: many tests wait for processes, and more would only wait for each other's.
 test: setup tools

@@ -23,6 +23,7 @@ from kafila_agent.identity import Identity, load_identity
 from kafila_agent.machine import Machine
 from kafila_agent.metrics import AgentMetrics
 from kafila_agent.nat.port_mapping import PortMapping
+from kafila_agent.nat.vantage import Vantage
 from kafila_agent.session.entry import Entry
 from kafila_agent.status import build_status
 from kafila_proto import VERSION
@@ -88,12 +89,14 @@ class Agent:
         link.on_message = self._receive
         link.on_lost = self._lost
         link.on_attached = lambda attachment: self._changed()
-        await self._open_local(metrics)
+        vantage = Vantage(endpoint, lambda: _reflector(link))
+        await self._open_local(metrics, vantage)
         # What a session needs is imported while nobody waits for it yet.
         self._importing = asyncio.create_task(
             asyncio.to_thread(importlib.import_module, "kafila_agent.imports")
         )
         self._tasks = [self._importing, asyncio.create_task(self._machine.carry_out_posts())]
+        self._tasks.append(asyncio.create_task(vantage.keep()))
         if port_mapping is not None:
             self._tasks.append(asyncio.create_task(port_mapping.keep()))
         await self._attach(link)
@@ -111,13 +114,12 @@ class Agent:
                 Fault.REFUSED, f"cannot open UDP {host}:{port} ({error.strerror}): choose another --udp-port"
             ) from error
 
-    async def _open_local(self, metrics: AgentMetrics) -> None:
+    async def _open_local(self, metrics: AgentMetrics, vantage: Vantage) -> None:
         config = self._config
         self._control = ControlSocket(config.control_socket, self, config.control_group)
         await self._control.start()
-        metrics.registry.register(
-            StatusCollector(self.status, lambda: self.machine.endpoint.edges, self._measured)
-        )
+        edges, rtt_s = lambda: self.machine.endpoint.edges, lambda: vantage.rtt_s
+        metrics.registry.register(StatusCollector(self.status, edges, self._measured, rtt_s))
         try:
             self._metrics_server = MetricsServer(metrics.registry, config.metrics_host, config.metrics_port)
         except OSError as error:
@@ -257,6 +259,10 @@ class Agent:
             news = self._news
             yield self.status()
             await news.wait()
+
+
+def _reflector(link: RendezvousLink) -> tuple[str, int] | None:
+    return (link.attachment.host, link.attachment.udp_port) if link.attachment else None
 
 
 def _port_mapping(config: AgentConfig, endpoint: EdgeEndpoint) -> PortMapping | None:

@@ -21,17 +21,19 @@ _SESSION_STATES = pb.SessionStatus.State.keys()
 
 
 class StatusCollector(Collector):
-    """``status`` and ``edges`` are asked at each scrape; ``measured`` too, which only the head has."""
+    """``status`` and ``edges`` are asked at each scrape; ``measured`` too, which only the head has, and the rest."""
 
     def __init__(
         self,
         status: Callable[[], pb.Status],
         edges: Callable[[], Iterable[Edge]],
         measured: Callable[[], Measured | None],
+        rendezvous_rtt_s: Callable[[], float | None],
     ):
         self._status = status
         self._edges = edges
         self._measured = measured
+        self._rendezvous_rtt_s = rendezvous_rtt_s
 
     def collect(self) -> Iterator[Metric]:
         """Every family, in one order always; those that do not apply now have no sample."""
@@ -43,6 +45,11 @@ class StatusCollector(Collector):
         yield info
         yield _gauge(
             "kafila_rendezvous_attached", "1 while the stream to the rendezvous is up.", status.attached
+        )
+        yield _gauge(
+            "kafila_rendezvous_rtt_seconds",
+            "Measured round trip to the rendezvous.",
+            self._rendezvous_rtt_s(),
         )
         yield from _session(status.session)
         yield from _stages(status)

@@ -79,6 +79,10 @@ class MemberFacts:
     site: str | None = None
     nat: str | None = None
     hairpin: bool | None = None
+    hairpin_open: bool | None = None
+    """Whether what its outermost NAT sends back inside gets in from addresses it never sent to."""
+    relay_only: bool = False
+    """Its owner wants no direct edge."""
     udp: bool = True
     ipv4: bool = True
     """Whether it can be reached over IPv4 at all; mapping, filtering, nat and hairpin are about that."""
@@ -172,6 +176,8 @@ def _member(of: Fields) -> MemberFacts:
         site=of.text("site", None),
         nat=of.text("nat", None),
         hairpin=of.flag("hairpin", None),
+        hairpin_open=of.flag("hairpin_open", None),
+        relay_only=of.flag("relay_only", False),
         udp=of.flag("udp", True),
         ipv4=of.flag("ipv4", True),
         ipv6=of.flag("ipv6", False),

@@ -29,19 +29,26 @@ def judge_path(a: MemberFacts, b: MemberFacts) -> tuple[Path, str]:
     """The path to expect, symmetric in its arguments, and why. Unknown behaviours count as the strictest.
 
     One site: direct. Both with IPv6: direct, since firewalls can be punched and nothing else is in the way. One
-    outermost NAT but two sites: only if that NAT hairpins. Without UDP, or no version of IP in common: relayed.
+    outermost NAT but two sites: only if that NAT hairpins. Without UDP, against a member's own wish, or with no
+    version of IP in common: relayed.
     """
     for member in (a, b):
         if not member.udp:
             return Path.RELAYED, f"{member.name} has no UDP"
+        if member.relay_only:
+            return Path.RELAYED, f"{member.name} is told to use the relay only"
     if a.site is not None and a.site == b.site:
         return Path.DIRECT, "they share a site"
     if a.ipv6 and b.ipv6:
         return Path.DIRECT, "both have IPv6"
     if not (a.ipv4 and b.ipv4):
         return Path.RELAYED, "they have no version of IP in common"
-    if a.nat is not None and a.nat == b.nat and not (a.hairpin and b.hairpin):
-        return Path.RELAYED, "they are behind one NAT that is not known to hairpin"
+    if a.nat is not None and a.nat == b.nat:
+        for member in (a, b):
+            if member.hairpin_open:
+                return Path.DIRECT, f"{member.name} lets in what their NAT sends back inside"
+        if not (a.hairpin and b.hairpin):
+            return Path.RELAYED, "they are behind one NAT that is not known to hairpin"
     for member in (a, b):
         if is_open(member):
             return Path.DIRECT, f"{member.name} lets the other's packets in"
@@ -84,11 +91,13 @@ def describe_nat(member: MemberFacts) -> str:
     """What stands in front of a member, as a sentence without its name."""
     if not member.udp:
         return "No UDP passes."
-    six = " Over IPv6 it is seen at its own address." if member.ipv6 else ""
+    more = " Over IPv6 it is seen at its own address." if member.ipv6 else ""
+    if member.relay_only:
+        more += " It is told to use the relay only."
     if not member.ipv4:
-        return f"Reached over IPv6 alone.{six}"
+        return f"Reached over IPv6 alone.{more}"
     what = "The NAT" if member.nat is not None else "No NAT: the network"
-    return f"{what} {_MAPS[member.mapping]} and {_LETS_IN[member.filtering]}.{six}"
+    return f"{what} {_MAPS[member.mapping]} and {_LETS_IN[member.filtering]}.{more}"
 
 
 def advise_path(a: MemberFacts, b: MemberFacts) -> str | None:
@@ -98,6 +107,8 @@ def advise_path(a: MemberFacts, b: MemberFacts) -> str | None:
     for member in (a, b):
         if not member.udp:
             return f"let UDP through on {member.name}'s network"
+        if member.relay_only:
+            return f"start {member.name}'s agent without --relay-only"
     if not (a.ipv4 and b.ipv4):
         lacking = a if not a.ipv6 else b
         return f"get IPv6 for {lacking.name}"

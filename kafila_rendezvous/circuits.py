@@ -23,6 +23,8 @@ ALLOCATED_S = 60.0  # to bind both sides in
 IDLE_S = 60.0  # without a datagram, once bound
 BYTES_PER_S = 25_000_000
 BURST_BYTES = 8_000_000
+PLACE_BYTES_PER_S = 50_000_000  # of all that one network sends
+PLACE_BURST_BYTES = 16_000_000
 MAX_CIRCUITS = 4096
 MAX_CIRCUITS_A_SESSION = 128
 MAX_SIDES_A_PLACE = 256  # several agents may share one address
@@ -70,6 +72,34 @@ class Grant:
 
 
 @dataclass(slots=True)
+class Bucket:
+    """So many bytes a second, and some at once."""
+
+    bytes_per_s: float
+    burst_bytes: float
+    refilled_at: float
+    tokens: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.tokens = self.burst_bytes
+
+    def holds(self, size: int, now: float) -> bool:
+        """Whether there is room for ``size`` bytes, with what has come in since the last time it was asked."""
+        if self.tokens < size:
+            self.tokens = min(self.burst_bytes, self.tokens + (now - self.refilled_at) * self.bytes_per_s)
+            self.refilled_at = now
+        return self.tokens >= size
+
+
+@dataclass(slots=True)
+class _Residents:
+    """The sides that are at one place, and what all of them together may send."""
+
+    bucket: Bucket
+    sides: int = 0
+
+
+@dataclass(slots=True)
 class Side:
     """One end of a circuit."""
 
@@ -78,6 +108,7 @@ class Side:
     source: Source | None = None
     place: Place | None = None
     counter: int = 0
+    place_bucket: Bucket | None = None
 
 
 @dataclass(slots=True)
@@ -88,8 +119,7 @@ class Circuit:
     owner: tuple[bytes, int]
     sides: tuple[Side, Side]
     expires_at: float
-    tokens: float
-    refilled_at: float
+    bucket: Bucket
     state: CircuitState = CircuitState.ALLOCATED
     forwarded_datagrams: int = 0
     forwarded_bytes: int = 0
@@ -106,10 +136,12 @@ class Circuit:
 
 @dataclass(slots=True)
 class Circuits:
-    """Every circuit of one rendezvous. Rates are per circuit, both directions together."""
+    """Every circuit of one rendezvous. Rates are per circuit, both directions together, and per place that sends."""
 
     bytes_per_s: float = BYTES_PER_S
     burst_bytes: float = BURST_BYTES
+    place_bytes_per_s: float = PLACE_BYTES_PER_S
+    place_burst_bytes: float = PLACE_BURST_BYTES
     max_circuits: int = MAX_CIRCUITS
     max_circuits_a_session: int = MAX_CIRCUITS_A_SESSION
     max_sides_a_place: int = MAX_SIDES_A_PLACE
@@ -119,7 +151,7 @@ class Circuits:
     _by_id: dict[bytes, Circuit] = field(default_factory=dict)
     _by_edge: dict[tuple[bytes, int, frozenset[bytes]], Circuit] = field(default_factory=dict)
     _by_session: Counter[bytes] = field(default_factory=Counter)
-    _sides_at: Counter[Place] = field(default_factory=Counter)
+    _at_place: dict[Place, _Residents] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -181,8 +213,7 @@ class Circuits:
             (session_id, epoch),
             (Side(member, os.urandom(relay.KEY_BYTES)), Side(peer, os.urandom(relay.KEY_BYTES))),
             expires_at=now + ALLOCATED_S,
-            tokens=self.burst_bytes,
-            refilled_at=now,
+            bucket=Bucket(self.bytes_per_s, self.burst_bytes, now),
         )
         self._by_id[circuit.circuit_id] = circuit
         self._by_session[session_id] += 1
@@ -197,7 +228,7 @@ class Circuits:
             return self._drop(circuit, "wrong key")
         if binding.counter <= side.counter:
             return self._drop(circuit, "played again")
-        if not self._settle(side, place):
+        if not self._settle(side, place, now):
             return self._drop(circuit, "too many at one address")
         if side.source is None:
             circuit.advance(CircuitEvent.SIDE_BOUND)
@@ -215,15 +246,19 @@ class Circuits:
             return self._drop(circuit, "unbound")
         first, second = circuit.sides
         if source == first.source:
-            target = second.source
+            target, place = second.source, first.place_bucket
         elif source == second.source:
-            target = first.source
+            target, place = first.source, second.place_bucket
         else:
             return self._drop(circuit, "unbound")
-        size = len(data)
-        if circuit.tokens < size and not self._refill(circuit, size, now):
+        size, bucket = len(data), circuit.bucket
+        if bucket.tokens < size and not bucket.holds(size, now):
             return self._drop(circuit, "rate")
-        circuit.tokens -= size
+        if place is not None:
+            if place.tokens < size and not place.holds(size, now):
+                return self._drop(circuit, "rate of one address")
+            place.tokens -= size
+        bucket.tokens -= size
         circuit.expires_at = now + IDLE_S
         circuit.forwarded_datagrams += 1
         circuit.forwarded_bytes += size
@@ -231,30 +266,28 @@ class Circuits:
         self.forwarded_bytes += size
         return data, target
 
-    def _refill(self, circuit: Circuit, size: int, now: float) -> bool:
-        """Whether there is room for ``size`` bytes, with what has come in since the last time it was asked."""
-        refilled = circuit.tokens + (now - circuit.refilled_at) * self.bytes_per_s
-        circuit.tokens = min(self.burst_bytes, refilled)
-        circuit.refilled_at = now
-        return circuit.tokens >= size
-
-    def _settle(self, side: Side, place: Place) -> bool:
+    def _settle(self, side: Side, place: Place, now: float) -> bool:
         """Let a side be at ``place``, if there is room for one more."""
         if place == side.place or place is None:
             return True
-        if self._sides_at[place] >= self.max_sides_a_place:
+        residents = self._at_place.get(place)
+        if residents is None:
+            bucket = Bucket(self.place_bytes_per_s, self.place_burst_bytes, now)
+            residents = self._at_place[place] = _Residents(bucket)
+        if residents.sides >= self.max_sides_a_place:
             return False
-        self._sides_at[place] += 1
+        residents.sides += 1
         self._unsettle(side)
-        side.place = place
+        side.place, side.place_bucket = place, residents.bucket
         return True
 
     def _unsettle(self, side: Side) -> None:
         if side.place is not None:
-            self._sides_at[side.place] -= 1
-            if not self._sides_at[side.place]:
-                del self._sides_at[side.place]
-            side.place = None
+            residents = self._at_place[side.place]
+            residents.sides -= 1
+            if not residents.sides:
+                del self._at_place[side.place]
+            side.place = side.place_bucket = None
 
     def _drop(self, circuit: Circuit | None, why: str) -> Answer:
         self.dropped_datagrams[why] += 1

@@ -46,7 +46,10 @@ def default_state_dir() -> Path:
 
 @app.command()
 def serve(
-    host: Annotated[str, typer.Option(help="Address to serve on.")] = DEFAULT_HOST,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Address to serve on, {DEFAULT_HOST} if not given; once for each IP family."),
+    ] = None,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="TCP port of the agents' streams.")
     ] = DEFAULT_PORT,
@@ -55,9 +58,11 @@ def serve(
         typer.Option(min=0, max=65534, help="UDP port, with the next one; if not given, as --port."),
     ] = None,
     second_host: Annotated[
-        str,
-        typer.Option(help="A second address of this machine, of --host's family, to tell NATs apart fully."),
-    ] = "",
+        list[str] | None,
+        typer.Option(
+            help="A second address of this machine, to tell NATs apart fully; once for each --host."
+        ),
+    ] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Where the certificate is kept.")] = None,
     metrics_host: Annotated[str, typer.Option(help="Address of the metrics.")] = DEFAULT_METRICS_HOST,
     metrics_port: Annotated[
@@ -74,12 +79,14 @@ def serve(
     """
     configure_logs()
     _allow_open_files(MAX_STREAMS)
+    hosts = host or [DEFAULT_HOST]
     config = Config(
         state_dir=state_dir or default_state_dir(),
-        host=host,
+        host=hosts[0],
+        more_hosts=tuple(hosts[1:]),
         port=port,
         udp_port=udp_port,
-        second_host=second_host,
+        second_hosts=tuple(second_host or ()),
         metrics_host=metrics_host,
         metrics_port=metrics_port,
     )

@@ -65,7 +65,8 @@ class Config:
     state_dir: Path
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
-    second_host: str = ""  # of the reflector alone; needs a host that is one address
+    more_hosts: tuple[str, ...] = ()  # further addresses, such as one of the other family
+    second_hosts: tuple[str, ...] = ()  # of the reflector alone: for each a host of its family
     udp_port: int | None = None  # None: the number that gRPC has, or any if that was picked
     metrics_host: str = DEFAULT_METRICS_HOST
     metrics_port: int = DEFAULT_METRICS_PORT
@@ -124,51 +125,65 @@ async def _tick(service: RendezvousService) -> None:
 
 def _bind_grpc(server: grpc.aio.Server, config: Config, certificate: KeyedCertificate) -> int:
     credentials = grpc.ssl_server_credentials([(certificate.private_key_pem, certificate.certificate_pem)])
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    try:
-        return server.add_secure_port(f"{host}:{config.port}", credentials)
-    except RuntimeError as error:
-        raise PortInUse(
-            f"cannot serve on TCP port {config.port} of {config.host}: another program may have it, or the"
-            " address is not this machine's; choose another with --port or --host"
-        ) from error
+    port = config.port
+    for host in (config.host, *config.more_hosts):
+        try:
+            port = server.add_secure_port(
+                f"[{host}]:{port}" if ":" in host else f"{host}:{port}", credentials
+            )
+        except RuntimeError as error:
+            raise PortInUse(
+                f"cannot serve on TCP port {port} of {host}: another program may have it, or the"
+                " address is not this machine's; choose another with --port or --host"
+            ) from error
+    return port
 
 
 async def _bind_datagrams(circuits: Circuits, config: Config, grpc_port: int) -> DatagramServer:
-    hosts, wanted = _literal_hosts(config.host), config.udp_port
-    second_hosts = _second_hosts(hosts, config.second_host)
+    hosts, wanted = _literal_hosts(config), config.udp_port
+    second_hosts = _second_hosts(hosts, config.second_hosts)
     if wanted is None:
         wanted = grpc_port if config.port else 0
     try:
         return await serve_datagrams(circuits, hosts, wanted, second_hosts)
     except OSError as error:
         raise PortInUse(
-            f"cannot serve on UDP ports {wanted} and {wanted + 1} of {config.host} ({error});"
+            f"cannot serve on UDP ports {wanted} and {wanted + 1} of {', '.join(hosts)} ({error});"
             " choose others with --udp-port"
         ) from error
 
 
-def _literal_hosts(host: str) -> list[str]:
-    """The addresses to bind datagrams to; "::" is both families, as it is for gRPC."""
-    if host == "::":
+def _literal_hosts(config: Config) -> list[str]:
+    """The addresses to bind datagrams to; "::" is both families, as it is for gRPC. Raises ConfigError."""
+    if config.host == "::" and not config.more_hosts:
         return ["::", DEFAULT_HOST]
+    hosts = [_literal(host) for host in (config.host, *config.more_hosts)]
+    versions = {ipaddress.ip_address(host).version for host in hosts}
+    if len(versions) < len(hosts):
+        raise ConfigError(f"--host may name one address of each family, not {' and '.join(hosts)}")
+    return hosts
+
+
+def _literal(host: str) -> str:
     try:
-        return [str(ipaddress.ip_address(host))]
+        return str(ipaddress.ip_address(host))
     except ValueError:
-        return [str(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0])]
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0])
 
 
-def _second_hosts(hosts: list[str], second_host: str) -> dict[str, str]:
+def _second_hosts(hosts: list[str], second_hosts: tuple[str, ...]) -> dict[str, str]:
     """Which address is whose second. Raises ConfigError where that makes no sense."""
-    if not second_host:
-        return {}
-    first, second = ipaddress.ip_address(hosts[0]), ipaddress.ip_address(_literal_hosts(second_host)[0])
-    if len(hosts) > 1 or first.is_unspecified or first.version != second.version or first == second:
-        raise ConfigError(
-            f"--second-host {second_host} needs --host to be another single address of the same family, "
-            f"not {' and '.join(hosts)}"
-        )
-    return {hosts[0]: str(second)}
+    found: dict[str, str] = {}
+    for second in map(_literal, second_hosts):
+        version = ipaddress.ip_address(second).version
+        first = next((h for h in hosts if ipaddress.ip_address(h).version == version), None)
+        if first is None or first == second or first in found or ipaddress.ip_address(first).is_unspecified:
+            raise ConfigError(
+                f"--second-host {second} needs --host to name one other address of the same family, "
+                f"not {' and '.join(hosts)}"
+            )
+        found[first] = second
+    return found
 
 
 def _serve_metrics(config: Config, registry: Registry, datagrams: DatagramServer) -> MetricsServer:

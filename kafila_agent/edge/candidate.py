@@ -1,4 +1,11 @@
-"""Candidates: the addresses at which a peer may reach this agent (RFC 8445 section 5.1.1)."""
+"""Candidates: the addresses at which a peer may reach this agent (RFC 8445 section 5.1.1).
+
+They are reported before the plan; members of an edge tell each other again when they change, as 18 bytes each:
+
+    +-----------------------------------------+-----------------+
+    | address (128 bits; IPv4 mapped to IPv6) | port (16 bits)  |
+    +-----------------------------------------+-----------------+
+"""
 
 from __future__ import annotations
 
@@ -6,6 +13,7 @@ import enum
 import ipaddress
 import re
 import socket
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,6 +21,7 @@ from typing import Protocol
 import psutil
 
 MAX_CANDIDATES = 16
+_ADDRESS = struct.Struct("!16sH")
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # Bridges and pairs that container and virtual-machine tools make on every machine alike: their addresses lead
@@ -104,3 +113,21 @@ def candidate_addresses(candidates: Iterable[Reachable]) -> list[tuple[str, int]
     """Socket addresses of a peer's candidates, without those that make no sense."""
     addresses = [(c.host, c.port) for c in candidates if is_usable(c.host) and 0 < c.port < 65536]
     return list(dict.fromkeys(addresses))[:MAX_CANDIDATES]
+
+
+def encode_addresses(addresses: Iterable[tuple[str, int]]) -> bytes:
+    """Socket addresses as a peer is told them, at most MAX_CANDIDATES."""
+    chosen = [(ipaddress.ip_address(host), port) for host, port in addresses][:MAX_CANDIDATES]
+    return b"".join(_ADDRESS.pack(_as_ipv6(host).packed, port) for host, port in chosen)
+
+
+def parse_addresses(data: bytes) -> list[tuple[str, int]]:
+    """Those of a peer's addresses that make sense; what is no whole address at the end is ignored."""
+    whole = data[: min(len(data) // _ADDRESS.size, MAX_CANDIDATES) * _ADDRESS.size]
+    hosts = ((ipaddress.IPv6Address(packed), port) for packed, port in _ADDRESS.iter_unpack(whole))
+    plain = [(str(host.ipv4_mapped or host), port) for host, port in hosts]
+    return [(host, port) for host, port in plain if is_usable(host) and port]
+
+
+def _as_ipv6(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv6Address:
+    return ipaddress.IPv6Address(f"::ffff:{address}") if address.version == 4 else address

@@ -92,6 +92,10 @@ class EdgeCongestionControl(QuicCongestionControl):
             self._least_rtt_s, self._least_rtt_at = rtt, now
         self._round_rtt_s = min(self._round_rtt_s, rtt)
 
+    def path_changed(self) -> None:
+        """Another path's round trip says nothing of queues on this one."""
+        self._least_rtt_s = self._round_rtt_s = self._last_round_rtt_s = float("inf")
+
     def _growth_rate(self) -> float:
         """By how much of what arrives the window grows."""
         if self.ssthresh is None:

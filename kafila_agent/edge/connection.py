@@ -13,12 +13,13 @@ import enum
 import os
 import struct
 from collections import deque
+from collections.abc import Iterable
 from statistics import median
 
 from aioquic.quic import events as quic_events
-from aioquic.quic.connection import QuicConnection
 
 from kafila_agent.edge import quic as adapter
+from kafila_agent.edge.candidate import encode_addresses, parse_addresses
 from kafila_agent.edge.credential import (
     MAX_CREDENTIAL_BYTES,
     NONCE_BYTES,
@@ -29,6 +30,7 @@ from kafila_agent.edge.credential import (
     statement,
 )
 from kafila_agent.edge.events import (
+    AddressesReceived,
     Closed,
     ConnectionEvent,
     ConnectionIdAdded,
@@ -80,7 +82,15 @@ class EdgeConnection:
     """The core. ``dial`` makes the client's end, ``accept`` the server's."""
 
     def __init__(
-        self, quic: QuicConnection, identity: Identity, session: EdgeSession, peer: bytes, now: float
+        self,
+        quic: adapter.Quic,
+        identity: Identity,
+        session: EdgeSession,
+        peer: bytes,
+        now: float,
+        *,
+        dials: bool,
+        datagram_bytes: int,
     ):
         self.state = ConnectionState.HANDSHAKE
         self.rtt_s: float | None = None
@@ -88,7 +98,7 @@ class EdgeConnection:
         self._identity = identity
         self._session = session
         self._peer = peer
-        self._dialled_by_us = quic.configuration.is_client
+        self._dialled_by_us = dials
         self._reader = MessageReader(MAX_CREDENTIAL_BYTES)
         self._nonce = b"" if self._dialled_by_us else os.urandom(NONCE_BYTES)
         self._events: deque[ConnectionEvent] = deque()
@@ -99,34 +109,46 @@ class EdgeConnection:
         self._next_ping_at = float("inf")
         self._ping_sent_at: dict[bytes, float] = {}
         self._rtts_s: deque[float] = deque(maxlen=RTTS_REMEMBERED)
-        self.datagram_bytes = quic.configuration.max_datagram_size
+        self.datagram_bytes = datagram_bytes
 
     @classmethod
     def dial(
-        cls, identity: Identity, session: EdgeSession, peer: bytes, datagram_bytes: int, now: float
+        cls,
+        identity: Identity,
+        session: EdgeSession,
+        peer: bytes,
+        datagram_bytes: int,
+        now: float,
+        *,
+        fast: bool = False,
     ) -> EdgeConnection:
         """Begin a handshake with the member whose fingerprint is ``peer``."""
-        quic = QuicConnection(
-            configuration=adapter.configure(identity, is_client=True, datagram_bytes=datagram_bytes)
-        )
-        connection = cls(quic, identity, session, peer, now)
+        quic = adapter.new_connection(identity, is_client=True, datagram_bytes=datagram_bytes, fast=fast)
+        connection = cls(quic, identity, session, peer, now, dials=True, datagram_bytes=datagram_bytes)
         quic.connect(_PEER, now)
         return connection
 
     @classmethod
     def accept(
-        cls, identity: Identity, session: EdgeSession, peer: bytes, initial: bytes, now: float
+        cls,
+        identity: Identity,
+        session: EdgeSession,
+        peer: bytes,
+        initial: bytes,
+        now: float,
+        *,
+        fast: bool = False,
     ) -> EdgeConnection:
         """Answer the handshake that ``initial`` begins, of whoever will prove to be ``peer``.
 
         A client fills its first datagram, so its length is one that the path carries.
         """
         original = adapter.destination_connection_id(initial) or b""
-        quic = QuicConnection(
-            configuration=adapter.configure(identity, is_client=False, datagram_bytes=len(initial)),
-            original_destination_connection_id=original,
+        size = len(initial)
+        quic = adapter.new_connection(
+            identity, is_client=False, datagram_bytes=size, original=original, fast=fast
         )
-        connection = cls(quic, identity, session, peer, now)
+        connection = cls(quic, identity, session, peer, now, dials=False, datagram_bytes=size)
         connection._add_connection_id(original)
         return connection
 
@@ -152,7 +174,7 @@ class EdgeConnection:
     def path_changed(self, now: float) -> None:
         """Datagrams take another path from now on: try at once what went unanswered on the old one."""
         if self.state is ConnectionState.OPEN:
-            adapter.retry_now(self._quic, now)
+            adapter.path_changed(self._quic, now)
 
     def get_timer(self) -> float | None:
         """When ``handle_timer`` must be called, if nothing happens before; None once closed."""
@@ -189,6 +211,11 @@ class EdgeConnection:
             return
         self._quic.send_stream_data(STREAM, message_header(MessageKind.FRAME, len(frame)))
         self._quic.send_stream_data(STREAM, frame)  # type: ignore[arg-type]  # any buffer: it is copied
+
+    def send_addresses(self, addresses: Iterable[tuple[str, int]]) -> None:
+        """Tell the peer where this end can be reached."""
+        if self.state is ConnectionState.OPEN:
+            self._send(MessageKind.ADDRESSES, encode_addresses(addresses))
 
     @property
     def unacknowledged_bytes(self) -> int:
@@ -292,6 +319,8 @@ class EdgeConnection:
             self._send(MessageKind.PONG, body)
         elif kind is MessageKind.PONG:
             self._take_pong(bytes(body), now)
+        elif kind is MessageKind.ADDRESSES:
+            self._events.append(AddressesReceived(tuple(parse_addresses(bytes(body)))))
         else:
             raise MessageError(f"{kind.name} out of turn")
 

@@ -26,11 +26,12 @@ from kafila_agent.edge.credential import Identity
 from kafila_agent.edge.demultiplex import Demultiplexer
 from kafila_agent.edge.edge import Edge
 from kafila_agent.edge.errors import EdgeError
+from kafila_agent.edge.fast_quic import IS_INSTALLED
 from kafila_agent.edge.link import DIRECT_S, Link
 from kafila_agent.edge.neighbour import Answer, Neighbour, RequestCircuit, SocketAddress
 from kafila_agent.edge.observer import EdgeObserver
 from kafila_agent.edge.paths import DATAGRAM_BYTES
-from kafila_agent.edge.reflection import Reflections
+from kafila_agent.edge.reflection import RTT_SAMPLES, Reflections
 from kafila_agent.edge.session import EdgeSession
 from kafila_proto import stun
 from kafila_proto.udp_socket import drain, open_udp_socket, send
@@ -48,6 +49,7 @@ class EdgeEndpoint:
         udp: socket.socket,
         *,
         relay_only: bool = False,
+        fast_core: bool = IS_INSTALLED,
         direct_s: float = DIRECT_S,
         datagram_bytes: tuple[int, ...] = DATAGRAM_BYTES,
         observer: EdgeObserver | None = None,
@@ -57,6 +59,7 @@ class EdgeEndpoint:
         self._identity = identity
         self._udp = udp
         self._relay_only = relay_only
+        self._fast_core = fast_core
         self._direct_s = direct_s
         self._sizes = datagram_bytes
         self._observer = observer or EdgeObserver()
@@ -73,8 +76,9 @@ class EdgeEndpoint:
     def open(cls, identity: Identity, host: str = "::", port: int = 0, **options: Any) -> EdgeEndpoint:
         """Bind one socket: "::" for IPv6 and IPv4 together, any other literal address for itself.
 
-        ``relay_only`` uses no direct path; ``direct_s`` is how long one is sought before the relay is asked;
-        ``datagram_bytes`` are the UDP payloads tried. Raises OSError naming an address that cannot be bound.
+        ``relay_only`` uses no direct path; ``fast_core``: the quicker QUIC library with near members; ``direct_s`` is
+        how long a direct path is sought before the relay is asked; ``datagram_bytes`` are the UDP payloads tried.
+        Raises OSError naming an address that cannot be bound.
         """
         try:
             return cls(identity, open_udp_socket(host, port, ipv4_too=host == "::"), **options)
@@ -118,10 +122,12 @@ class EdgeEndpoint:
                 return mapped
         return None
 
-    async def measure_rtt_s(self, reflector: SocketAddress) -> float | None:
+    async def measure_rtt_s(self, reflector: SocketAddress, samples: int = RTT_SAMPLES) -> float | None:
         """The median round trip to ``reflector`` in seconds, by the quicker family; None if it does not answer."""
         addresses = await self.resolve(reflector)
-        measured = await asyncio.gather(*(self._reflections.measure_rtt_s(each) for each in addresses))
+        measured = await asyncio.gather(
+            *(self._reflections.measure_rtt_s(each, samples) for each in addresses)
+        )
         return min((rtt_s for rtt_s in measured if rtt_s is not None), default=None)
 
     def enter(self, session: EdgeSession, answer: Answer | None = None) -> None:
@@ -139,11 +145,17 @@ class EdgeEndpoint:
                     session,
                     fingerprint,
                     relay_only=self._relay_only,
+                    fast_core=self._fast_core,
                     direct_s=self._direct_s,
                     sizes=self._sizes,
                 )
                 self._neighbours[fingerprint] = Neighbour(
-                    link, name, self._demultiplexer, self.send_datagram, self._observer
+                    link,
+                    name,
+                    self._demultiplexer,
+                    self.send_datagram,
+                    self._find_addresses,
+                    self._observer,
                 )
                 self._demultiplexer.add(link)
                 if answer is not None:
@@ -216,6 +228,9 @@ class EdgeEndpoint:
             address = f"::ffff:{address[0]}", address[1]
         if not send(self._udp, data, address):
             self.unsent_datagrams += 1
+
+    async def _find_addresses(self, reflector: SocketAddress | None) -> list[SocketAddress]:
+        return [(candidate.host, candidate.port) for candidate in await self.candidates(reflector)]
 
     def _can_send(self, host: str) -> bool:
         return self._udp.family == socket.AF_INET6 or ":" not in host

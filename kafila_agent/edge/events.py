@@ -58,6 +58,13 @@ class StreamBroken:
 
 
 @dataclass(frozen=True, slots=True)
+class AddressesReceived:
+    """Where the peer says it can be reached now."""
+
+    addresses: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """The connection is over. ``began``: whether the handshake had been answered by then."""
 
@@ -68,6 +75,11 @@ class Closed:
 @dataclass(frozen=True, slots=True)
 class CircuitNeeded:
     """No direct path so far: ask the rendezvous for a circuit and hand it to ``bind``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressesNeeded:
+    """Find out where this end can be reached now and hand it to ``tell_addresses``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +108,7 @@ ConnectionEvent = (
     | ConnectionIdRemoved
     | Opened
     | FrameReceived
+    | AddressesReceived
     | RoundTrip
     | StreamReceived
     | StreamBroken
@@ -110,6 +123,7 @@ LinkEvent = (
     | StreamBroken
     | Closed
     | CircuitNeeded
+    | AddressesNeeded
     | Connected
     | Moved
     | AddressKnown

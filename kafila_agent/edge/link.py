@@ -7,65 +7,57 @@ direct ones go on being tried until one of the two connects. So the dialler alon
 the same path: DIRECT or RELAYED is where the connection's datagrams go. CLOSED comes once for each edge,
 with a reason in words; the same link can be asked again.
 
-Afterwards an end that sees the connection's datagrams come from a new address proves that address and
-follows. The dialler never follows to the relay while a direct path works, so the two cannot chase each
-other. A direct edge that falls silent asks for the circuit and goes on over it, if that answers before
-the edge is given up: a member may have changed networks.
+Afterwards ``carried.py`` says when the edge takes another path. A direct edge that falls silent asks for the circuit
+and goes on over it, if that answers before the edge is given up: a member may have changed networks. Whenever an edge
+is relayed or has moved, each end tells the other, over the edge itself, where it can be reached now.
 """
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from kafila_agent.edge import fast_quic
 from kafila_agent.edge.binding import CircuitBinding
+from kafila_agent.edge.carried import SILENCE_S, Carried
 from kafila_agent.edge.check import Check, PairKey
 from kafila_agent.edge.connection import ConnectionState, EdgeConnection
 from kafila_agent.edge.credential import Identity
 from kafila_agent.edge.events import (
+    AddressesNeeded,
+    AddressesReceived,
     AddressKnown,
     CircuitNeeded,
     Closed,
     Connected,
+    ConnectionIdAdded,
     ConnectionIdRemoved,
     LinkEvent,
     Moved,
     Opened,
 )
-from kafila_agent.edge.paths import DATAGRAM_BYTES, MIN_DATAGRAM_BYTES, RELAY, Address, PathReady, Paths
-from kafila_agent.edge.quic import is_initial
+from kafila_agent.edge.paths import (
+    DATAGRAM_BYTES,
+    IDLE_DELAY_S,
+    MIN_DATAGRAM_BYTES,
+    RELAXED_DELAY_S,
+    RELAY,
+    Address,
+    PathMeasured,
+    PathReady,
+    Paths,
+)
+from kafila_agent.edge.quic import destination_connection_id, is_initial
 from kafila_agent.edge.session import EdgeSession
+from kafila_agent.edge.state import SOUGHT, LinkState
 from kafila_proto.relay import HEADER_BYTES as RELAY_HEADER_BYTES
 
 DIRECT_S = 2.0
 CONNECT_S = 30.0
-SILENCE_S = 3.0  # a ping and its answer are overdue
 ANSWER_S = 1.0  # a handshake unanswered for so long gives way to the relay
 _ACCEPT_AGAIN_S = 1.0
 _ASK_AGAIN_S = 2.0
-
-
-class LinkState(enum.StrEnum):
-    """How far the edge has come."""
-
-    NEW = "new"
-    PUNCHING = "punching"
-    DIRECT = "direct"
-    RELAYED = "relayed"
-    CLOSED = "closed"
-
-
-@dataclass(slots=True)
-class _Carried:
-    """A connection and the path its datagrams take; ``source``: where the last came from, ``heard_at``: when."""
-
-    connection: EdgeConnection
-    address: Address
-    began_at: float
-    source: Address
-    heard_at: float
+_TELL_EVERY_S = 15.0  # where we can be reached, while relayed: routers reboot, leases end
 
 
 class Link:
@@ -78,6 +70,7 @@ class Link:
         peer: bytes,
         *,
         relay_only: bool = False,
+        fast_core: bool = fast_quic.IS_INSTALLED,
         direct_s: float = DIRECT_S,
         sizes: tuple[int, ...] = DATAGRAM_BYTES,
     ):
@@ -88,16 +81,18 @@ class Link:
         self._identity = identity
         self._session = session
         self._relay_only = relay_only
+        self._fast_core = fast_core
         self._direct_s = direct_s
         # Room for the relay's header on direct paths too: an edge can then go on over either.
         sizes = tuple(dict.fromkeys(max(MIN_DATAGRAM_BYTES, size - RELAY_HEADER_BYTES) for size in sizes))
         self._direct = Paths(self.key, dials=self.dials, sizes=sizes)
         self._relayed = Paths(self.key, dials=self.dials, sizes=sizes)
         self._binding: CircuitBinding | None = None
-        self._edge: _Carried | None = None
-        self._handshake: _Carried | None = None
+        self._edge: Carried | None = None
+        self._handshake: Carried | None = None
         self._circuit_at: float | None = None
         self._give_up_at: float | None = None
+        self._tell_at: float | None = None
         self._trouble = ""
         self._quic_is_blocked = False
         self._events: deque[LinkEvent] = deque()
@@ -112,11 +107,6 @@ class Link:
     def address(self) -> Address | None:
         """Where the edge's datagrams go, while it stands."""
         return None if self._edge is None else self._edge.address
-
-    @property
-    def is_open(self) -> bool:
-        """Whether frames can be sent."""
-        return self._edge is not None
 
     def connect(self, addresses: Iterable[Address], now: float, *, relay_at_once: bool = False) -> None:
         """Ask for the edge. Asking again while it is sought adds addresses, and nothing once it stands.
@@ -134,7 +124,7 @@ class Link:
     def bind(self, circuit_id: bytes, key: bytes, now: float) -> None:
         """Use a granted circuit."""
         self._binding = CircuitBinding(circuit_id, key, now)
-        if self.state is LinkState.PUNCHING or self._is_silent(now):
+        if self._needs_relay(now):
             self._relayed.search([RELAY], now)
         else:
             self._binding.release()
@@ -145,6 +135,11 @@ class Link:
             self._trouble = f", and no circuit: {reason}"
             self._circuit_at = now + _ASK_AGAIN_S
 
+    def tell_addresses(self, addresses: Iterable[tuple[str, int]]) -> None:
+        """Let the peer know where this end can be reached."""
+        if self._edge is not None:
+            self._edge.connection.send_addresses(addresses)
+
     def receive_check(self, check: Check, address: Address, now: float) -> None:
         """Take a check whose MAC fits this link's key."""
         if not self._may_use(address):
@@ -152,10 +147,10 @@ class Link:
         if address is not RELAY:
             self._events.append(AddressKnown(address))
         paths = self._paths(address)
-        searching = self.state is LinkState.PUNCHING or (address is RELAY and self._is_silent(now))
+        searching = self._needs_relay(now) if address is RELAY else self.state in SOUGHT
         paths.receive_check(check, address, now, searching=searching)
-        while (ready := paths.next_event()) is not None:
-            self._path_ready(ready, now)
+        while (path := paths.next_event()) is not None:
+            self._path_found(path, now)
 
     def receive_binding(self, data: bytes, now: float) -> None:
         """Take the rendezvous's answer about the circuit."""
@@ -166,9 +161,15 @@ class Link:
         """Take what may begin a handshake, from an address this peer is known to use."""
         if self.dials or not is_initial(data) or not self._may_use(address):
             return
-        if self._handshake is not None and now - self._handshake.began_at < _ACCEPT_AGAIN_S:
+        under_way = self._handshake
+        if under_way is not None and now - under_way.began_at < _ACCEPT_AGAIN_S:
+            if destination_connection_id(data) in under_way.connection.connection_ids:
+                under_way.connection.receive_datagram(data, now)  # a hello may take two datagrams
+                self._collect(now)
             return
-        connection = EdgeConnection.accept(self._identity, self._session, self.peer, data, now)
+        connection = EdgeConnection.accept(
+            self._identity, self._session, self.peer, data, now, fast=self._is_fast(address)
+        )
         self._begin_handshake(connection, address, now)
         connection.receive_datagram(data, now)
         self._collect(now)
@@ -183,8 +184,8 @@ class Link:
             edge.source, edge.heard_at = address, now
             if self.state is LinkState.DIRECT:
                 self._circuit_at = now + SILENCE_S
-            if address != edge.address:
-                self._consider(edge, now)
+            if edge.is_followed(self.dials, now):
+                self._paths(address).suspect(address, edge.connection.datagram_bytes, now)
         elif self._handshake is not None:
             self._handshake.connection.receive_datagram(data, now)
         self._collect(now)
@@ -219,7 +220,7 @@ class Link:
 
     def get_timer(self) -> float | None:
         """When ``handle_timer`` must be called, if nothing happens before."""
-        times = [self._direct.get_timer(), self._circuit_at, self._give_up_at]
+        times = [self._direct.get_timer(), self._circuit_at, self._give_up_at, self._tell_at]
         if self._binding is not None:
             times += [self._binding.get_timer(), self._relayed.get_timer()]
         times += [c.connection.get_timer() for c in (self._edge, self._handshake) if c is not None]
@@ -234,6 +235,9 @@ class Link:
         if self._circuit_at is not None and self._circuit_at <= now:
             self._circuit_at = None
             self._events.append(CircuitNeeded())
+        if self._tell_at is not None and self._tell_at <= now:
+            self._tell_at = now + _TELL_EVERY_S if self.state is LinkState.RELAYED else None
+            self._events.append(AddressesNeeded())
         if self._give_up_at is not None and self._give_up_at <= now:
             self.close(f"no path to this member within {CONNECT_S:.0f} s{self._trouble}", now)
 
@@ -254,14 +258,18 @@ class Link:
             data = self._binding.wrap(data)
         return data, address
 
-    def _path_ready(self, ready: PathReady, now: float) -> None:
+    def _path_found(self, path: PathReady | PathMeasured, now: float) -> None:
         if self._edge is not None:
-            self._follow(self._edge, ready, now)
-        elif self.state is LinkState.PUNCHING and self.dials and self._is_worth_dialling(ready.address, now):
+            self._weigh(self._edge, path, now)
+        elif self.state is LinkState.PUNCHING and self.dials and self._is_worth_dialling(path.address, now):
             connection = EdgeConnection.dial(
-                self._identity, self._session, self.peer, ready.datagram_bytes, now
+                *(self._identity, self._session, self.peer, path.datagram_bytes, now),
+                fast=self._is_fast(path.address),
             )
-            self._begin_handshake(connection, ready.address, now)
+            self._begin_handshake(connection, path.address, now)
+
+    def _is_fast(self, address: Address) -> bool:
+        return self._fast_core and fast_quic.is_near(address)
 
     def _is_worth_dialling(self, address: Address, now: float) -> bool:
         """Whether a path that just became ready beats the handshake under way, if there is one."""
@@ -273,40 +281,34 @@ class Link:
         is_answered = current.connection.state is not ConnectionState.HANDSHAKE
         return not is_answered and now - current.began_at > ANSWER_S
 
-    def _consider(self, edge: _Carried, now: float) -> None:
-        """The edge's datagrams come from another address: ask it, unless we should not go there anyway."""
-        if edge.source is RELAY and edge.address is not RELAY and self.dials:
-            return
-        self._paths(edge.source).suspect(edge.source, edge.connection.datagram_bytes, now)
+    def _needs_relay(self, now: float) -> bool:
+        """Whether the circuit is of use now: nothing else connects, or what did has fallen silent."""
+        if self._edge is None:
+            return self.state is LinkState.PUNCHING
+        return self.state is LinkState.DIRECT and self._edge.is_silent(now)
 
-    def _is_silent(self, now: float) -> bool:
-        """Whether a direct edge has not been heard for longer than its pings allow."""
-        edge = self._edge
-        return edge is not None and self.state is LinkState.DIRECT and now - edge.heard_at >= SILENCE_S
-
-    def _follow(self, edge: _Carried, ready: PathReady, now: float) -> None:
-        """Send where the peer last sent from; the dialler prefers direct to relayed, and relayed to nothing."""
-        improves = edge.address is RELAY and not self._quic_is_blocked
-        saves = ready.address is RELAY and self._is_silent(now)
-        chooses = self.dials and (improves or saves)
-        if ready.address == edge.address or not (chooses or ready.address == edge.source):
+    def _weigh(self, edge: Carried, path: PathReady | PathMeasured, now: float) -> None:
+        """Take another path, if that is better."""
+        if path.address == edge.address and isinstance(path, PathMeasured):
+            edge.rtt_s = path.rtt_s
+        if path.address is not RELAY and self._quic_is_blocked:
             return
-        if ready.datagram_bytes >= edge.connection.datagram_bytes:
-            if ready.address is RELAY:
-                self._direct.search([edge.address], now)  # it may come back
-            edge.address = ready.address
-            edge.connection.path_changed(now)
+        if edge.should_take(path, chooses=self.dials, now=now):
+            edge.move(path.address, now)
             self._settle(edge, now)
+            self._tell_at = now
             self._events.append(Moved(self.state.value))
 
-    def _settle(self, edge: _Carried, now: float) -> None:
+    def _settle(self, edge: Carried, now: float) -> None:
         """Keep what the path in use needs, and let go of the rest."""
         if edge.address is RELAY:
             self.state, self._circuit_at = LinkState.RELAYED, None
-            self._direct.relax()
+            self._tell_at = None if self._relay_only else now
+            self._direct.relax(RELAXED_DELAY_S)
+            self._direct.search_again(now)
         else:
             self.state, self._circuit_at = LinkState.DIRECT, now + SILENCE_S
-            self._direct.stop()
+            self._direct.relax(IDLE_DELAY_S)
             self._relayed.stop()
         if self._binding is not None:
             self._binding.keep(now) if edge.address is RELAY else self._binding.release()
@@ -318,7 +320,7 @@ class Link:
             self._quic_is_blocked = self.dials and address is RELAY
             self._handshake.connection.close("another handshake took its place")
             self._drop(self._handshake, now)
-        self._handshake = _Carried(connection, address, now, address, now)
+        self._handshake = Carried(connection, address, now, address, now)
         self._collect(now)
 
     def _collect(self, now: float) -> None:
@@ -330,8 +332,8 @@ class Link:
                     self._adopt(self._handshake, now)
                 case Closed() as failure:
                     self._handshake_failed(self._handshake, failure, now)
-                case event:
-                    self._events.append(event)
+                case ConnectionIdAdded() | ConnectionIdRemoved() as named:
+                    self._events.append(named)
         while self._edge is not None:
             match self._edge.connection.next_event():
                 case None:
@@ -340,12 +342,14 @@ class Link:
                     self._drop(self._edge, now)
                     self._edge = None
                     self._end(loss.reason)
+                case AddressesReceived() as told:
+                    self._direct.search(told.addresses if not self._relay_only else (), now)
                 case Opened():
                     raise AssertionError("a connection opens once")
                 case event:
                     self._events.append(event)
 
-    def _adopt(self, handshake: _Carried, now: float) -> None:
+    def _adopt(self, handshake: Carried, now: float) -> None:
         """The handshake's connection becomes the edge's."""
         if self._edge is not None:
             self._edge.connection.close("the peer opened the edge anew")
@@ -356,7 +360,7 @@ class Link:
         self._settle(handshake, now)
         self._events.append(Connected(self.state.value))
 
-    def _handshake_failed(self, handshake: _Carried, failure: Closed, now: float) -> None:
+    def _handshake_failed(self, handshake: Carried, failure: Closed, now: float) -> None:
         self._drop(handshake, now)
         self._handshake = None
         self._trouble = f"; the last attempt: {failure.reason}"
@@ -376,14 +380,14 @@ class Link:
 
     def _end(self, reason: str) -> None:
         self.state = LinkState.CLOSED
-        self._circuit_at = self._give_up_at = None
+        self._circuit_at = self._give_up_at = self._tell_at = None
         self._direct.stop()
         self._relayed.stop()
         if self._binding is not None:
             self._binding.release()
         self._events.append(Closed(reason, True))
 
-    def _drop(self, carried: _Carried, now: float) -> None:
+    def _drop(self, carried: Carried, now: float) -> None:
         """Let go of a connection, once what it still has to say is said."""
         for data in carried.connection.datagrams_to_send(now):
             self._farewells.append(self._addressed(data, carried.address))

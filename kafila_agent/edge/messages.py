@@ -31,6 +31,7 @@ class MessageKind(enum.IntEnum):
     FRAME = 4  # see frame.py
     PING = 5  # 8 bytes that mean something to the sender alone
     PONG = 6  # the same 8 bytes
+    ADDRESSES = 7  # where the sender can be reached now: see candidate.py
 
 
 def message_header(kind: MessageKind, length: int) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from kafila_agent.edge.demultiplex import Demultiplexer
 from kafila_agent.edge.edge import Edge, Payload
 from kafila_agent.edge.errors import EdgeError
 from kafila_agent.edge.events import (
+    AddressesNeeded,
     CircuitNeeded,
     Closed,
     Connected,
@@ -50,7 +51,9 @@ def _answer_nobody(peer: str, stream: EdgeStream) -> None:
 
 
 class Neighbour:
-    """One other member. ``send`` puts a datagram on the endpoint's socket."""
+    """One other member. ``send`` puts a datagram on the endpoint's socket; ``find_addresses`` says, given the
+    rendezvous's reflector, where that can be reached.
+    """
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class Neighbour:
         name: str,
         demultiplexer: Demultiplexer,
         send: Callable[[bytes, SocketAddress], None],
+        find_addresses: Callable[[SocketAddress | None], Awaitable[list[SocketAddress]]],
         observer: EdgeObserver,
     ):
         self.link = link
@@ -70,10 +74,11 @@ class Neighbour:
         self._send = send
         self._observer = observer
         self._sought_at = 0.0
+        self._find_addresses = find_addresses
         self._loop = asyncio.get_running_loop()
         self._sought: asyncio.Future[Edge] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._errand: asyncio.Task[None] | None = None
+        self._errands: dict[type, asyncio.Task[None]] = {}
         self._is_pumped = False
 
     async def connect(self, addresses: list[SocketAddress], *, relay_at_once: bool = False) -> Edge:
@@ -95,7 +100,7 @@ class Neighbour:
             edge.end(reason, lost=False)
         self.link.close(reason, self._loop.time())
         self.pump()
-        for under_way in (self._timer, self._errand):
+        for under_way in (self._timer, *self._errands.values()):
             if under_way is not None:
                 under_way.cancel()
 
@@ -140,8 +145,9 @@ class Neighbour:
                 if self.edge is not None:
                     self.edge.path = event.path
             case CircuitNeeded():
-                if self._errand is None or self._errand.done():
-                    self._errand = self._loop.create_task(self._fetch_circuit())
+                self._run_errand(CircuitNeeded, self._fetch_circuit)
+            case AddressesNeeded():
+                self._run_errand(AddressesNeeded, self._tell_addresses)
             case Closed():
                 self._closed(event.reason)
             case _:
@@ -173,6 +179,16 @@ class Neighbour:
         if edge is not None:
             self._observer.on_edge_lost(self.name)
             edge.end(reason, lost=True)
+
+    def _run_errand(self, kind: type, errand: Callable[[], Coroutine[None, None, None]]) -> None:
+        """One of each kind at a time."""
+        under_way = self._errands.get(kind)
+        if under_way is None or under_way.done():
+            self._errands[kind] = self._loop.create_task(errand())
+
+    async def _tell_addresses(self) -> None:
+        self.link.tell_addresses(await self._find_addresses(self.relay_address))
+        self.pump()
 
     async def _fetch_circuit(self) -> None:
         relay_address = self.relay_address

@@ -2,9 +2,9 @@
 
 A datagram core. An address is SEARCHED with small checks, at falling frequency, until one is answered; the
 member who dials then has it SIZED with checks as large as the datagrams QUIC would send, the largest first;
-the first that returns makes it READY. After the connection stands, an address that its datagrams suddenly
-come from is SIZED the same way before anything is sent there (a NAT gave the peer a new port; the peer's
-network changed).
+the first that returns makes it READY. The round trips of READY addresses go on being measured, seldom, so that the
+best of them can be used. After the connection stands, an address that its datagrams suddenly come from is SIZED the
+same way before anything is sent there (a NAT gave the peer a new port; the peer's network changed).
 
 Addresses are opaque here: the shell's socket addresses, and RELAY for the circuit.
 """
@@ -37,7 +37,11 @@ MIN_DATAGRAM_BYTES = DATAGRAM_BYTES[-1]
 
 SEARCH_DELAYS_S = (0.05, 0.1, 0.2, 0.3, 0.5)  # the last one repeats
 SIZED_COPIES = 2  # one lost datagram shall not make every later one smaller
+SEARCH_TRIES = 10  # before an address is sought seldom, where something worse works already
 RELAXED_DELAY_S = 5.0
+IDLE_DELAY_S = 60.0  # where something as good may work
+MEASURE_DELAYS_S = (0.1, 0.1, 0.1, 5.0)  # the last one repeats
+RTTS_NEEDED, RTTS_REMEMBERED = 3, 5
 SIZE_DELAYS_S = (0.2, 0.4, 0.8)  # then the path is taken for dead
 SUSPECT_EVERY_S = 0.5
 FORGET_S = 5.0  # an answer that took longer is none
@@ -63,6 +67,15 @@ class PathReady:
     rtt_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class PathMeasured:
+    """A ready address has answered again; ``rtt_s`` is the least of its latest round trips."""
+
+    address: Address
+    datagram_bytes: int
+    rtt_s: float
+
+
 @dataclass(slots=True)
 class _Path:
     address: Address
@@ -72,18 +85,16 @@ class _Path:
     next_check_at: float | None
     sent: dict[bytes, tuple[float, int]] = field(default_factory=dict)
     suspected_at: float | None = None
+    datagram_bytes: int = 0  # once it is ready
+    rtts_s: deque[float] = field(default_factory=lambda: deque(maxlen=RTTS_REMEMBERED))
 
 
-def _searching() -> Iterator[float | None]:
-    yield from SEARCH_DELAYS_S
-    while True:
-        yield SEARCH_DELAYS_S[-1]
+def _forever(delays_s: tuple[float, ...], last_s: float) -> Iterator[float | None]:
+    return itertools.chain(delays_s, itertools.repeat(last_s))
 
 
 def _sizing() -> Iterator[float | None]:
-    yield from SIZE_DELAYS_S
-    while True:
-        yield None
+    return itertools.chain(SIZE_DELAYS_S, itertools.repeat(None))
 
 
 class Paths:
@@ -95,13 +106,18 @@ class Paths:
         self._sizes = sizes
         self._paths: dict[Address, _Path] = {}
         self._answers: deque[tuple[bytes, Address]] = deque()
-        self._events: deque[PathReady] = deque()
+        self._events: deque[PathReady | PathMeasured] = deque()
+        self._relaxed_s: float | None = None
 
     def search(self, addresses: Iterable[Address], now: float) -> None:
-        """Begin to check ``addresses``; those already known go on as they are."""
+        """Begin to check ``addresses``; those that are known go on as they are, unless they were given up."""
         for address in addresses:
-            if address not in self._paths and len(self._paths) < MAX_PATHS:
-                self._paths[address] = _Path(address, PathState.SEARCHED, (CHECK_BYTES,), _searching(), now)
+            known = self._paths.get(address)
+            if known is None or known.state is PathState.DEAD:
+                self._make_room()
+                self._paths[address] = _Path(
+                    address, PathState.SEARCHED, (CHECK_BYTES,), self._searching(), now
+                )
 
     def suspect(self, address: Address, datagram_bytes: int, now: float) -> None:
         """Check an address that the connection's datagrams come from, at their size, before using it."""
@@ -113,20 +129,27 @@ class Paths:
         ):
             self._paths[address] = known
             return
-        if len(self._paths) >= MAX_PATHS:
-            self._paths.pop(next(iter(self._paths)))  # the one that has been here longest
+        self._make_room()
         path = _Path(address, PathState.SIZED, (datagram_bytes,), _sizing(), now, suspected_at=now)
         self._paths[address] = path
 
-    def relax(self) -> None:
-        """Go on searching, but seldom: something worse than these addresses works already."""
+    def relax(self, delay_s: float) -> None:
+        """Go on searching, but only every ``delay_s`` in the end: another address works already."""
+        self._relaxed_s = delay_s
         for path in self._paths.values():
             if path.state is PathState.SEARCHED:
-                path.delays = itertools.repeat(RELAXED_DELAY_S)
+                path.delays = itertools.repeat(delay_s)
+
+    def search_again(self, now: float) -> None:
+        """Whatever answered before has to answer anew."""
+        known = list(self._paths)
+        self._paths.clear()
+        self.search(known, now)
 
     def stop(self) -> None:
         """Forget every path; requests of the peer are still answered."""
         self._paths.clear()
+        self._relaxed_s = None
 
     def receive_check(self, check: Check, address: Address, now: float, *, searching: bool) -> None:
         """Take an authentic check; ``searching``: from an unknown address it is worth one of our own."""
@@ -159,9 +182,21 @@ class Paths:
     def handle_timer(self, now: float) -> None:
         """Nothing but time moves here: ``datagrams_to_send`` looks at it."""
 
-    def next_event(self) -> PathReady | None:
-        """The next path that became ready."""
+    def next_event(self) -> PathReady | PathMeasured | None:
+        """The next path that became ready, or was measured again."""
         return self._events.popleft() if self._events else None
+
+    def _searching(self) -> Iterator[float | None]:
+        if self._relaxed_s is None:
+            return _forever(SEARCH_DELAYS_S, SEARCH_DELAYS_S[-1])
+        often = SEARCH_DELAYS_S + SEARCH_DELAYS_S[-1:] * (SEARCH_TRIES - len(SEARCH_DELAYS_S))
+        return _forever(often, self._relaxed_s)
+
+    def _make_room(self) -> None:
+        """Forget one of those that never answered, else the one that has been here longest."""
+        if len(self._paths) >= MAX_PATHS:
+            mute = (a for a, p in self._paths.items() if p.state in (PathState.SEARCHED, PathState.DEAD))
+            del self._paths[next(mute, next(iter(self._paths)))]
 
     def _checks(self, path: _Path, now: float) -> Iterator[tuple[bytes, Address]]:
         delay = next(path.delays)
@@ -170,7 +205,7 @@ class Paths:
             return
         path.next_check_at = now + delay
         path.sent = {t: (at, size) for t, (at, size) in path.sent.items() if now - at < FORGET_S}
-        copies = 1 if path.state is PathState.SEARCHED else SIZED_COPIES
+        copies = SIZED_COPIES if path.state is PathState.SIZED else 1
         for size in itertools.chain.from_iterable(itertools.repeat(s, copies) for s in path.sizes):
             transaction = os.urandom(TRANSACTION_BYTES)
             path.sent[transaction] = (now, size)
@@ -192,5 +227,12 @@ class Paths:
                 path.state, path.sizes, path.delays = PathState.SIZED, self._sizes, _sizing()
                 path.next_check_at = now
         elif path.state is PathState.SIZED:
-            path.state, path.next_check_at = PathState.READY, None
+            path.state, path.next_check_at, path.datagram_bytes = PathState.READY, None, size
+            if self._dials:
+                path.sizes, path.delays = (CHECK_BYTES,), _forever(MEASURE_DELAYS_S, MEASURE_DELAYS_S[-1])
+                path.next_check_at = now + MEASURE_DELAYS_S[0]
             self._events.append(PathReady(address, size, now - sent_at))
+        elif path.state is PathState.READY:
+            path.rtts_s.append(now - sent_at)
+            if len(path.rtts_s) >= RTTS_NEEDED:
+                self._events.append(PathMeasured(address, path.datagram_bytes, min(path.rtts_s)))

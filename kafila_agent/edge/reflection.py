@@ -52,13 +52,13 @@ class Reflections:
                 del self._waiting[transaction]
         return None
 
-    async def measure_rtt_s(self, reflector: stun.Address) -> float | None:
+    async def measure_rtt_s(self, reflector: stun.Address, samples: int = RTT_SAMPLES) -> float | None:
         """The median of several round trips in seconds; None unless most of them came back."""
-        loop, samples = asyncio.get_running_loop(), []
-        for _ in range(RTT_SAMPLES):
+        loop, rtts_s = asyncio.get_running_loop(), []
+        for _ in range(samples):
             began = loop.time()
             if await self.reflect(reflector, (RTT_TIMEOUT_S,)) is not None:
-                samples.append(loop.time() - began)
-            elif not samples:
+                rtts_s.append(loop.time() - began)
+            elif not rtts_s:
                 return None
-        return statistics.median(samples) if len(samples) > RTT_SAMPLES // 2 else None
+        return statistics.median(rtts_s) if len(rtts_s) > samples // 2 else None

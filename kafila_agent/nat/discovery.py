@@ -1,13 +1,14 @@
 """What the NAT in front of one socket does (RFC 4787), from what a reflector answers (RFC 5780). A datagram core.
 
 Every question goes out at once, three times, and counts from there; the RFC's own retransmission would take 39 s to a
-negative. Two sockets ask: MAIN, whose mapping is wanted, and FRESH, which talks to one address and port alone, so
-that nothing else may answer it unless the NAT lets strangers in.
+negative. Three sockets ask: MAIN, whose mapping is wanted; FRESH, which talks to one address and port alone, so that
+nothing else may answer it unless the NAT lets strangers in; and STRANGER, to whom neither of the two ever sends.
 
     MAIN   -> first port, second port, second address    seen alike everywhere?                      mapping
     FRESH  -> first port: answer from there,
               from the second port, from the second address                                          filtering
     MAIN  <-> FRESH, each at the other's outer address   both ask, as two members would              hairpin
+    STRANGER -> FRESH, at its outer address              lets in what the outermost NAT sends back?  hairpin_open
 
 The second address is the reflector's own, which it names in its first answer, or that of any other STUN server. An
 answer that does not come means something only if its like came back: a question is *silent* when most of those sent
@@ -31,10 +32,11 @@ BLOCKED_S = 3.0  # with no answer to anything, UDP does not pass
 
 
 class Local(enum.Enum):
-    """Which of the two sockets."""
+    """Which of the sockets."""
 
     MAIN = "main"
     FRESH = "fresh"
+    STRANGER = "stranger"
 
 
 class Question(enum.StrEnum):
@@ -48,10 +50,12 @@ class Question(enum.StrEnum):
     FROM_SECOND_ADDRESS = "fresh socket, answer from the second address"
     HAIRPIN = "main socket, at the fresh one's outer address"
     HAIRPIN_BACK = "fresh socket, at the main one's outer address"
+    HAIRPIN_OPEN = "strange socket, at the fresh one's outer address"
 
 
 # Asked three times whether or not the first is answered: how many come back tells how much silence is worth.
 _MEASURES = (Question.FIRST_PORT, Question.FRESH)
+_HAIRPINS = (Question.HAIRPIN, Question.HAIRPIN_BACK, Question.HAIRPIN_OPEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ class Discovered:
     filtering: Behaviour | None = None
     hairpin: bool | None = None
     second_port: bool | None = None
+    hairpin_open: bool | None = None
 
 
 @dataclass(slots=True)
@@ -191,8 +196,9 @@ class Discovery:
             translated,
             self._mapping(),
             self._filtering(),
-            self._hairpin() if translated else None,
+            self._comes_back(Question.HAIRPIN, Question.HAIRPIN_BACK) if translated else None,
             answers,
+            self._comes_back(Question.HAIRPIN_OPEN) if translated else None,
         )
 
     def _mapping(self) -> Behaviour | None:
@@ -219,8 +225,9 @@ class Discovery:
         is_told = self._is_silent(by_port, beside) and self._find(Question.SECOND_PORT).is_answered
         return Behaviour.ADDRESS_AND_PORT_DEPENDENT if is_told else None
 
-    def _hairpin(self) -> bool | None:
-        ways = [*self._all(Question.HAIRPIN), *self._all(Question.HAIRPIN_BACK)]
+    def _comes_back(self, *questions: Question) -> bool | None:
+        """Whether any of these, sent to our own outer address, came in again."""
+        ways = [asked for question in questions for asked in self._all(question)]
         if not ways:
             return None
         if any(way.is_answered for way in ways):
@@ -245,8 +252,7 @@ class Discovery:
     def _take(
         self, asked: _Asked, local: Local, message: stun.Message, source: stun.Address, now: float
     ) -> None:
-        is_hairpin = asked.question in (Question.HAIRPIN, Question.HAIRPIN_BACK)
-        if is_hairpin:
+        if asked.question in _HAIRPINS:
             if local is not asked.local and stun.is_request(message):
                 asked.answers += 1
                 asked.due = []
@@ -278,6 +284,7 @@ class Discovery:
             return
         self._ask(Question.HAIRPIN, Local.MAIN, fresh, now)
         self._ask(Question.HAIRPIN_BACK, Local.FRESH, main, now)
+        self._ask(Question.HAIRPIN_OPEN, Local.STRANGER, fresh, now)
 
     def _silence_at(self, asked: _Asked) -> float:
         """When a question that has been sent for the last time is given up."""

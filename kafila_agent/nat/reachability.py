@@ -31,6 +31,7 @@ class Reachability:
     mapping: Behaviour | None = None
     filtering: Behaviour | None = None
     hairpin: bool | None = None
+    hairpin_open: bool | None = None
     nat: str | None = None
     second_port: bool | None = None
 
@@ -84,6 +85,7 @@ def conclude(
         mapping=ipv4.mapping if ipv4 else None,
         filtering=filtering,
         hairpin=ipv4.hairpin if ipv4 else None,
+        hairpin_open=ipv4.hairpin_open if ipv4 else None,
         nat=opaque(ipv4.mapped[0]) if ipv4 and ipv4.mapped and ipv4.translated else None,
         second_port=next((found.second_port for found in seen), None),
     )
@@ -106,19 +108,22 @@ class _Run:
         self._done = asyncio.Event()
         bound = endpoint.local_address[0]
         own_hosts = {stun.plain_address((each, 0))[0] for each in (bound, *interface_hosts())}
-        self._cores: list[tuple[Discovery, socket.socket]] = []
+        self._cores: list[tuple[Discovery, dict[Local, socket.socket]]] = []
         for reflector in reflectors:
             family = [other for other in others if (":" in other[0]) == (":" in reflector[0])]
             core = Discovery(
                 reflector, reflector[1] + 1, own_hosts=own_hosts, now=self._loop.time(), others=family
             )
-            self._cores.append((core, open_udp_socket(_fresh_host(bound, reflector[0]), 0)))
+            host = _fresh_host(bound, reflector[0])
+            own = {local: open_udp_socket(host, 0) for local in (Local.FRESH, Local.STRANGER)}
+            self._cores.append((core, own))
 
     async def finish(self) -> list[Discovered]:
         """Every family's answers."""
         self._endpoint.on_stun = self._receive_main
-        for core, fresh in self._cores:
-            self._loop.add_reader(fresh, self._receive_fresh, core, fresh)
+        for core, own in self._cores:
+            for local, udp in own.items():
+                self._loop.add_reader(udp, self._receive_own, core, local, udp)
         try:
             self._pump()
             await self._done.wait()
@@ -130,29 +135,29 @@ class _Run:
         self._endpoint.on_stun = None
         if self._timer is not None:
             self._timer.cancel()
-        for _, fresh in self._cores:
-            self._loop.remove_reader(fresh)
-            fresh.close()
+        for udp in (udp for _, own in self._cores for udp in own.values()):
+            self._loop.remove_reader(udp)
+            udp.close()
 
     def _receive_main(self, data: bytes, source: stun.Address) -> None:
         for core, _ in self._cores:
             core.receive_datagram(Local.MAIN, data, source, self._loop.time())
         self._pump()
 
-    def _receive_fresh(self, core: Discovery, fresh: socket.socket) -> None:
-        for data, source in drain(fresh, _DATAGRAMS_A_TURN):
-            core.receive_datagram(Local.FRESH, data, stun.plain_address(source[:2]), self._loop.time())
+    def _receive_own(self, core: Discovery, local: Local, udp: socket.socket) -> None:
+        for data, source in drain(udp, _DATAGRAMS_A_TURN):
+            core.receive_datagram(local, data, stun.plain_address(source[:2]), self._loop.time())
         self._pump()
 
     def _pump(self) -> None:
         now = self._loop.time()
-        for core, fresh in self._cores:
+        for core, own in self._cores:
             core.handle_timer(now)
             for out in core.datagrams_to_send(now):
                 if out.local is Local.MAIN:
                     self._endpoint.send_datagram(out.data, out.target)
                 else:
-                    send(fresh, out.data, out.target)
+                    send(own[out.local], out.data, out.target)
         if self._timer is not None:
             self._timer.cancel()
         if self._is_done():
@@ -168,7 +173,7 @@ class _Run:
 
 
 def _fresh_host(bound: str, reflector: str) -> str:
-    """Where to bind the fresh socket: as the main one, in the reflector's family."""
+    """Where to bind the other sockets: as the main one, in the reflector's family."""
     if not ipaddress.ip_address(bound).is_unspecified:
         return bound
     return "::" if ":" in reflector else "0.0.0.0"  # noqa: S104  it asks, and hears answers

@@ -93,6 +93,8 @@ async def measure_machine(
         filtering=reach.filtering,
         nat=reach.nat,
         hairpin=reach.hairpin,
+        hairpin_open=reach.hairpin_open,
+        relay_only=machine.config.relay_only,
         udp=reach.udp,
         ipv4=reach.ipv4,
         ipv6=reach.ipv6,

@@ -89,7 +89,7 @@ def test_edges_and_what_became_of_them():
 
 def scrape(status: pb.Status, edges: list[Edge], measured: Measured | None) -> dict[str, float]:
     registry = CollectorRegistry()
-    registry.register(StatusCollector(lambda: status, lambda: edges, lambda: measured))
+    registry.register(StatusCollector(lambda: status, lambda: edges, lambda: measured, lambda: 0.05))
     return values(registry)
 
 

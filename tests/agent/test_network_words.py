@@ -61,5 +61,5 @@ def test_what_is_no_address_is_refused(text):
 async def test_a_second_address_must_be_another_of_one_family(tmp_path, host, second):
     with pytest.raises(ConfigError, match="--second-host"):
         await start_rendezvous(
-            Config(state_dir=tmp_path, host=host, second_host=second, port=0, metrics_port=0)
+            Config(state_dir=tmp_path, host=host, second_hosts=(second,), port=0, metrics_port=0)
         )

@@ -1,8 +1,9 @@
 """Holds packets of the router it runs on until they are due: `python delayer.py`, in the router's namespace.
 
-Standard input: a line of JSON for each change, {interface: [half of its round trip in s, jitter in s]}; it ends with
-its input. Packets come through NFQUEUE 0, their first bytes alone, and get their verdict when due: half the round trip
-of the site they come from plus half that of the site they go to. Order is kept, as on a line.
+Standard input: a line of JSON for each change, {interface: [half of its round trip in s, jitter in s, share of packets
+that come late, share that comes twice]}; it ends with its input. Packets come through NFQUEUE 0 and get their verdict
+when due: half the round trip of the site they come from plus half that of the site they go to. Order is kept, as on a
+line, except for those that come late. Copies are of IPv4 alone.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ _CONFIG = (
     (5, b"\0\0\0\4"),
 )
 _METADATA = struct.Struct(">I8xI4xI")  # packet id, interface in, interface out
+_ATTRIBUTE, _PAYLOAD = struct.Struct("=HH"), 10
+_WHOLE_PACKETS = (2, b"\0\0\x40\0\2")
+_LATE_S = 0.03
 _ACCEPT = struct.pack("=IHHIIIHH", 32, _QUEUE_VERDICT, 1, 0, 0, 0, 12, 2) + b"\0\0\0\1"
 
 
@@ -37,10 +41,25 @@ def open_queue() -> socket.socket:
     queue.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 64 << 20)
     queue.setsockopt(_SOL_NETLINK, _NO_ENOBUFS, 1)
     for kind, data in _CONFIG:
-        body = struct.pack("=IHH", 0, 4 + len(data), kind) + data + b"\0" * (-len(data) % 4)
-        queue.send(struct.pack("=IHHII", 16 + len(body), _QUEUE_CONFIG, 1, 0, 0) + body)
+        _configure(queue, kind, data)
     queue.setblocking(False)
     return queue
+
+
+def _configure(queue: socket.socket, kind: int, data: bytes) -> None:
+    body = struct.pack("=IHH", 0, 4 + len(data), kind) + data + b"\0" * (-len(data) % 4)
+    queue.send(struct.pack("=IHHII", 16 + len(body), _QUEUE_CONFIG, 1, 0, 0) + body)
+
+
+def payload_of(message: bytes) -> bytes:
+    """The packet that a message of the queue carries; empty if it carries none."""
+    at = 20
+    while at + _ATTRIBUTE.size <= len(message):
+        length, kind = _ATTRIBUTE.unpack_from(message, at)
+        if kind == _PAYLOAD:
+            return message[at + _ATTRIBUTE.size : at + length]
+        at += max(length, _ATTRIBUTE.size) + -length % 4
+    return b""
 
 
 class Delayer:
@@ -48,7 +67,8 @@ class Delayer:
 
     def __init__(self, queue: socket.socket) -> None:
         self._queue = queue
-        self._delays: dict[int, tuple[float, float]] = {}
+        self._delays: dict[int, tuple[float, float, float, float]] = {}
+        self._raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
         self._due: list[tuple[float, int]] = []
         self._last: dict[tuple[int, int], float] = {}
 
@@ -56,6 +76,8 @@ class Delayer:
         """Take a line of standard input."""
         changes = json.loads(line)
         self._delays.update({socket.if_nametoindex(name): tuple(delay) for name, delay in changes.items()})
+        if any(copied for _, _, _, copied in self._delays.values()):
+            _configure(self._queue, *_WHOLE_PACKETS)
 
     def wait_s(self) -> float | None:
         """How long nothing is due."""
@@ -66,16 +88,25 @@ class Delayer:
         now = time.monotonic()
         for _ in range(64):
             try:
-                message = self._queue.recv(512)
+                message = self._queue.recv(16384)
             except BlockingIOError:
                 return
             if int.from_bytes(message[4:6], sys.byteorder) != _QUEUE_PACKET:
                 continue
             packet, came, goes = _METADATA.unpack_from(message, 24)
-            delays = [self._delays.get(interface, (0.0, 0.0)) for interface in (came, goes)]
-            due = now + sum(half + random.random() * jitter for half, jitter in delays)
-            due = self._last[came, goes] = max(due, self._last.get((came, goes), 0.0))
+            ways = [self._delays.get(interface, (0.0,) * 4) for interface in (came, goes)]
+            due = now + sum(half + random.random() * jitter for half, jitter, _, _ in ways)
+            if any(random.random() < late for _, _, late, _ in ways):
+                due += random.random() * _LATE_S
+            else:
+                due = self._last[came, goes] = max(due, self._last.get((came, goes), 0.0))
             heapq.heappush(self._due, (due, packet))
+            if any(random.random() < copied for _, _, _, copied in ways):
+                self._send_copy(payload_of(message))
+
+    def _send_copy(self, packet: bytes) -> None:
+        if packet[:1] and packet[0] >> 4 == 4:
+            self._raw.sendto(packet, (socket.inet_ntoa(packet[16:20]), 0))
 
     def release(self) -> None:
         """Let go of what is due."""

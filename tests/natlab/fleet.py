@@ -14,9 +14,17 @@ import grpc
 
 from kafila_proto import agent_pb2 as pb
 from kafila_proto import agent_pb2_grpc
-from tests.natlab.lab import RENDEZVOUS, RENDEZVOUS_2, Lab
+from tests.natlab.lab import RENDEZVOUS, RENDEZVOUS_2, RENDEZVOUS_2_IPV6, RENDEZVOUS_IPV6, Lab
 
 _START_S = 150.0
+_ASK = """
+import json, sys, urllib.request
+body = {"model": sys.argv[2], "prompt": "ab", "max_tokens": int(sys.argv[3]), "temperature": 0, "ignore_eos": True}
+headers = {"Content-Type": "application/json"}
+request = urllib.request.Request(sys.argv[1] + "/completions", json.dumps(body).encode(), headers)
+answer = json.load(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request))
+print(json.dumps([answer["usage"]["completion_tokens"], answer["choices"][0]["text"]]))
+"""
 _OVER = (pb.SessionStatus.SERVING, pb.SessionStatus.CLOSED)
 
 
@@ -30,7 +38,10 @@ class LabFleet:
         self._stubs: dict[str, agent_pb2_grpc.AgentStub] = {}
 
     def __enter__(self) -> LabFleet:
-        where = ("--host", RENDEZVOUS, "--second-host", RENDEZVOUS_2, "--metrics-port", "0")
+        first, second = (RENDEZVOUS, RENDEZVOUS_IPV6), (RENDEZVOUS_2, RENDEZVOUS_2_IPV6)
+        where = [word for host in first for word in ("--host", host)]
+        where += [word for host in second for word in ("--second-host", host)]
+        where += ["--metrics-port", "0"]
         rendezvous = self._spawn(
             "rv", "kafila_rendezvous.main", *where, "--state-dir", str(self._directory / "rv")
         )
@@ -110,6 +121,18 @@ class LabFleet:
             for status in self.agent(name).WatchStatus(pb.StatusRequest(), timeout=_START_S):
                 if status.session.state == pb.SessionStatus.CLOSED:
                     break
+
+    def ask(self, head: str, tokens: int) -> tuple[int, str]:
+        """How many tokens the model answers a prompt with, at most ``tokens``, and the text; asked at the head."""
+        status = self.agent(head).GetStatus(pb.StatusRequest())
+        script = [sys.executable, "-c", _ASK, status.api_url, status.session.model, str(tokens)]
+        count, text = json.loads(self._lab.run(head, script))
+        return count, text
+
+    def events(self, node: str) -> list[dict[str, str]]:
+        """What a process has logged."""
+        lines = (line for line in self.log(node).splitlines() if line.startswith("{"))
+        return [json.loads(line) for line in lines]
 
     def _spawn(self, node: str, module: str, *options: str) -> subprocess.Popen[bytes]:
         with (self._directory / f"{node}.log").open("wb") as log:

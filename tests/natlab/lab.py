@@ -164,11 +164,20 @@ class Lab:
         """What ``part`` parted is joined again."""
         self.run("inet", ["nft", "delete", "table", "inet", f"part-{one}"])
 
-    def set_rtt(self, site: str, rtt_ms: float) -> None:
-        """Change the round trip of a site, in a lab built with some delay."""
+    def shuffle(self, site: str, late_share: float, copied_share: float) -> None:
+        """Let some of a site's packets come late, behind later ones, and some twice, in a lab built with some delay."""
+        self._set_delays({site: [self._sites[site].rtt_ms / 2e3, 0.0, late_share, copied_share]})
+
+    def lose(self, site: str, percent: float) -> None:
+        """From now on so many of a site's packets are lost, each way; 0: none."""
+        self.run("inet", ["nft", "delete", "table", "inet", "lab"])
+        self._sites[site].loss_percent = percent
+        self.run("inet", ["nft", "-f", "-"], loss_rules(list(self._sites.values())))
+
+    def _set_delays(self, delays: dict[str, list[float]]) -> None:
         assert self._delayer is not None
         assert self._delayer.stdin is not None
-        self._delayer.stdin.write(json.dumps({site: [rtt_ms / 2e3, 0.0]}) + "\n")
+        self._delayer.stdin.write(json.dumps(delays) + "\n")
         self._delayer.stdin.flush()
 
     # Building
@@ -223,11 +232,10 @@ class Lab:
             text=True,
             start_new_session=True,
         )
-        delays = {s.name: [s.rtt_ms / 2e3, s.jitter_ms / 2e3] for s in sites if not s.behind}
-        assert self._delayer.stdin is not None
+        self._set_delays(
+            {s.name: [s.rtt_ms / 2e3, s.jitter_ms / 2e3, 0.0, 0.0] for s in sites if not s.behind}
+        )
         assert self._delayer.stdout is not None
-        self._delayer.stdin.write(json.dumps(delays) + "\n")
-        self._delayer.stdin.flush()
         if self._delayer.stdout.readline() != "ready\n":
             raise RuntimeError("the delayer did not start")
 

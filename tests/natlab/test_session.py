@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -25,6 +27,7 @@ HOMES = {
 FLEET = [*HOMES, "cusco"]
 # Five processes that import torch, on as few cores as there may be.
 pytestmark = pytest.mark.timeout(300)
+TOKENS = 30
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +89,30 @@ def test_an_intercontinental_fleet_serves_over_the_paths_that_were_planned(fleet
     assert shown.count(" are relayed: ") == len(
         {frozenset(ends) for ends, path in planned.items() if path == Path.RELAYED}
     )
-    for name in FLEET:
-        if fleet.agent(name).GetStatus(pb.StatusRequest()).session.state == pb.SessionStatus.SERVING:
-            fleet.agent(name).LeaveSession(pb.LeaveRequest())
-            break
+    fleet.leave(FLEET)
+
+
+def test_a_session_that_serves_survives_what_networks_do(fleet, lab, model):
+    """The same answer as in peace, to the last token, and nobody does anything about it."""
+    names = ["oslo", "nairobi", "lima"]
+    session = fleet.session(names, model).session
+    assert session.state == pb.SessionStatus.SERVING, session.reason
+    head = json.loads(session.plan_json)["head"]
+    peaceful = fleet.ask(head, TOKENS)
+    lab.lose("lima", 5.0)
+    lab.shuffle("oslo", 0.2, 0.2)
+    with ThreadPoolExecutor(1) as pool:
+        troubled = pool.submit(fleet.ask, head, TOKENS)
+        time.sleep(1.0)
+        lab.cut("oslo", 2.0)
+        lab.forget_mappings("nairobi")
+        assert not troubled.done()
+        assert troubled.result(120) == peaceful
+    lab.lose("lima", 0.0)
+    lab.shuffle("oslo", 0.0, 0.0)
+    status = fleet.agent(head).GetStatus(pb.StatusRequest()).session
+    assert (status.state, status.epoch) == (pb.SessionStatus.SERVING, session.epoch)
+    fleet.leave(names)
 
 
 def test_a_member_without_udp_is_refused_with_what_to_open(fleet, lab, model):

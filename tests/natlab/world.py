@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from kafila_agent.edge.edge import Edge
 from kafila_agent.edge.endpoint import EdgeEndpoint
@@ -23,7 +24,10 @@ from tests.natlab.resident import Resident
 PORT = 7470
 SESSION = bytes(range(16))
 _NAMES = {"rv": (RENDEZVOUS_IPV6, RENDEZVOUS)}  # IPv6 first, as most resolvers have it
-_FACTS = ("rendezvous_rtt_s", "udp", "ipv4", "ipv6", "mapping", "filtering", "hairpin", "nat")
+_FACTS = (
+    *("rendezvous_rtt_s", "udp", "ipv4", "ipv6"),
+    *("mapping", "filtering", "hairpin", "hairpin_open", "nat"),
+)
 
 
 @dataclass
@@ -54,12 +58,16 @@ class Outcome:
 
 
 class World:
-    """Enter it with a lab that is built; ``join`` members, then ``connect`` pairs of them."""
+    """Enter it with a lab that is built; ``join`` members, then ``connect`` pairs of them.
 
-    def __init__(self, lab: Lab, directory: Path, *, second_address: bool = True):
+    ``options`` are those of their endpoints.
+    """
+
+    def __init__(self, lab: Lab, directory: Path, *, second_address: bool = True, **options: Any):
         self.members: dict[str, Member] = {}
         self.rendezvous: DatagramServer
         self._lab = lab
+        self._options = options
         self._directory = directory
         self._second = (
             {RENDEZVOUS: RENDEZVOUS_2, RENDEZVOUS_IPV6: RENDEZVOUS_2_IPV6} if second_address else None
@@ -94,7 +102,7 @@ class World:
         self.members |= {member.name: member for member in await asyncio.gather(*starts)}
 
     async def _settle(self, name: str, identity: Identity, home: Resident) -> Member:
-        endpoint = EdgeEndpoint.open(identity)
+        endpoint = EdgeEndpoint.open(identity, **self._options)
         began = time.monotonic()
         reach = await measure_reachability(endpoint, "rv", PORT)
         return Member(name, identity, home, endpoint, reach, time.monotonic() - began)

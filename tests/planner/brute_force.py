@@ -69,10 +69,15 @@ class World:
         independent = "endpoint-independent"
         if x.get("udp") is False or y.get("udp") is False:
             return True
+        if x.get("relay_only") or y.get("relay_only"):
+            return True
         if x.get("site") and x.get("site") == y.get("site"):
             return False
-        if x.get("nat") and x.get("nat") == y.get("nat") and not (x.get("hairpin") and y.get("hairpin")):
-            return True
+        if x.get("nat") and x.get("nat") == y.get("nat"):
+            if x.get("hairpin_open") or y.get("hairpin_open"):
+                return False
+            if not (x.get("hairpin") and y.get("hairpin")):
+                return True
 
         def accepts(m: Json) -> bool:
             by_address = m.get("mapping") == independent and m.get("filtering") == "address-dependent"

@@ -98,6 +98,8 @@ def small_fleets(
             site=draw(st.sampled_from([None, None, "home"])),
             nat=draw(st.sampled_from([None, None, "carrier"])),
             hairpin=draw(st.sampled_from([None, True])),
+            hairpin_open=draw(st.sampled_from([None, False, True])),
+            relay_only=draw(st.sampled_from([False, False, False, True])),
             udp=draw(st.sampled_from([True, True, True, False])),
         )
         for index in draw(st.permutations(range(count)))

@@ -134,6 +134,8 @@ def test_what_is_no_number_is_named(path: str, value: Any) -> None:
         ("members[1].site", 1),
         ("members[1].nat", ""),
         ("members[1].hairpin", "yes"),
+        ("members[1].hairpin_open", 1),
+        ("members[1].relay_only", "no"),
         ("members[1].udp", 1),
     ],
 )

@@ -57,7 +57,17 @@ def test_behaviours(
         (ORDINARY, {"nat": "x", "hairpin": True}, {"nat": "x", "hairpin": False}, Path.RELAYED, "hairpin"),
         (ORDINARY, {"nat": "x", "hairpin": True}, {"nat": "x", "hairpin": True}, Path.DIRECT, "punch"),
         (RESTRICTIVE, {"nat": "x", "hairpin": True}, {"nat": "x", "hairpin": True}, Path.RELAYED, "neither"),
+        (RESTRICTIVE, {"nat": "x", "hairpin_open": True}, {"nat": "x"}, Path.DIRECT, "sends back inside"),
+        (RESTRICTIVE, {"nat": "x", "hairpin_open": True}, {"nat": "y"}, Path.RELAYED, "neither"),
+        (RESTRICTIVE, {"nat": "x", "hairpin_open": False}, {"nat": "x"}, Path.RELAYED, "hairpin"),
         (ORDINARY, {"nat": "x"}, {"nat": "y"}, Path.DIRECT, "punch"),
+        (
+            PERMISSIVE,
+            {"relay_only": True, "site": "s"},
+            {"site": "s"},
+            Path.RELAYED,
+            "a is told to use the relay",
+        ),
         (RESTRICTIVE, {"nat": "x", "site": "s"}, {"nat": "x", "site": "s"}, Path.DIRECT, "site"),
         (PERMISSIVE, {"udp": False}, {}, Path.RELAYED, "a has no UDP"),
         (PERMISSIVE, {"udp": False, "site": "s"}, {"site": "s"}, Path.RELAYED, "a has no UDP"),
@@ -110,6 +120,7 @@ def test_no_version_of_ip_in_common_is_relayed_however_open_the_other_is() -> No
         (someone("a", ORDINARY), someone("b", RESTRICTIVE), "UPnP on the router of b or a"),
         (someone("a", ORDINARY, nat="x"), someone("b", ORDINARY, nat="x"), "one LAN"),
         (someone("a", ORDINARY), someone("b", ORDINARY, udp=False), "let UDP through on b's network"),
+        (someone("a", ORDINARY), someone("b", ORDINARY, relay_only=True), "b's agent without --relay-only"),
     ],
 )
 def test_advice_names_whose_router_it_is(a: MemberFacts, b: MemberFacts, advice: str | None) -> None:

@@ -166,7 +166,26 @@ def test_so_many_sides_may_be_at_one_address():
     assert bind_at("work", sides[0], 3)  # moved away
     assert bind_at("home", sides[2], 2)
     circuits.release_session(SESSION)
-    assert not circuits._sides_at
+    assert not circuits._at_place
+
+
+def test_all_that_one_address_sends_over_its_circuits_is_limited_together_and_nobody_elses_is():
+    circuits = Circuits(place_bytes_per_s=1000, place_burst_bytes=2000)
+    pairs = []
+    for epoch in range(3):
+        pair = [circuits.grant(SESSION, epoch, *ends, 0.0) for ends in ((b"a", b"b"), (b"b", b"a"))]
+        for grant, source, place in zip(pair, (HERE, THERE), ("home", f"away{epoch}"), strict=True):
+            data = relay.encode_binding(relay.RelayKind.BIND, grant.circuit_id, 1, grant.key)
+            assert circuits.receive_datagram(data, source, 0.0, place) is not None
+        pairs.append(pair)
+    out = [data_of(one, bytes(488)) for one, _ in pairs]
+    passed = sum(circuits.receive_datagram(out[n % 3], HERE, 0.0) is not None for n in range(12))
+    assert passed == 4
+    for _, two in pairs:
+        assert circuits.receive_datagram(data_of(two, bytes(488)), THERE, 0.0) is not None
+    assert circuits.receive_datagram(out[1], HERE, 0.5) is not None
+    assert circuits.receive_datagram(out[2], HERE, 0.5) is None
+    assert circuits.dropped_datagrams == {"rate of one address": 9}
 
 
 def test_neither_a_session_nor_the_world_can_have_circuits_without_end():

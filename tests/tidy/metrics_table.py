@@ -51,7 +51,7 @@ class Family:
 def agent_registry() -> CollectorRegistry:
     """What an agent serves, before anything has happened."""
     registry = AgentMetrics(VERSION).registry
-    registry.register(StatusCollector(pb.Status, list, lambda: None))
+    registry.register(StatusCollector(pb.Status, list, lambda: None, lambda: None))
     return registry
 
 

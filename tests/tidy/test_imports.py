@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCH = {"torch", "transformers", "safetensors", "gguf"}
-QUIC = {"aioquic"}
+QUIC = {"aioquic", "qh3"}
 WEB = {"fastapi", "uvicorn", "openai", "pydantic", "starlette"}
 IMPURE = {"asyncio", "grpc", "socket", "time", "random", "threading", "subprocess", "os", "kafila_proto"}
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from kafila_agent.edge.demultiplex import Demultiplexer
-from kafila_agent.edge.events import CircuitNeeded, FrameReceived
+from kafila_agent.edge.events import AddressesNeeded, CircuitNeeded, FrameReceived, RoundTrip
 from kafila_agent.edge.link import Link
 from kafila_agent.edge.paths import RELAY
 from kafila_agent.edge.session import EdgeSession
@@ -72,11 +72,12 @@ def session_of() -> Callable[..., EdgeSession]:
 
 @dataclass
 class End:
-    """One link in the world, at an address that the test may change."""
+    """One link in the world, at an address that the test may change; ``near``: its other one, on a quicker network."""
 
     link: Link
     member: Member
     address: tuple[str, int]
+    near: tuple[str, int] | None = None
     frames: list[bytes] = field(default_factory=list)
     events: list[object] = field(default_factory=list)
     demultiplexer: Demultiplexer = field(default_factory=Demultiplexer)
@@ -92,6 +93,7 @@ class World:
         self.now = 1000.0
         self.ends = ends
         self.delay_s = delay_s
+        self.near_delay_s = delay_s / 10
         self.circuits = Circuits()
         self.lets: Callable[[object, object, bytes], bool] = lambda source, target, data: True
         self.bytes_per_s: float | None = None  # of each sender's line, which queues for so long at most:
@@ -135,7 +137,8 @@ class World:
                 return
             leaves_at += len(data) / self.bytes_per_s
             self._line_free_at[source] = leaves_at
-        heapq.heappush(self._flying, (leaves_at + self.delay_s, next(self._order), data, source, target))
+        delay_s = self.near_delay_s if target in [end.near for end in self.ends] else self.delay_s
+        heapq.heappush(self._flying, (leaves_at + delay_s, next(self._order), data, source, target))
 
     def _pump(self, end: End) -> None:
         while (event := end.link.next_event()) is not None:
@@ -151,10 +154,15 @@ class World:
                     )
                     end.demultiplexer.add_circuit(grant.circuit_id, end.link, RENDEZVOUS)
                     end.link.bind(grant.circuit_id, grant.key, self.now)
+                case RoundTrip():
+                    pass  # every few seconds
+                case AddressesNeeded():
+                    end.link.tell_addresses([a for a in (end.address, end.near) if a is not None])
                 case _:
                     end.events.append(event)
         for data, address in end.link.datagrams_to_send(self.now):
-            self.fly(data, end.address, RENDEZVOUS if address is RELAY else address)
+            is_near = end.near is not None and address in [other.near for other in self.ends]
+            self.fly(data, end.near if is_near else end.address, RENDEZVOUS if address is RELAY else address)
 
     def _arrive(self, data: bytes, source: object, target: object) -> None:
         if target == RENDEZVOUS:
@@ -163,7 +171,7 @@ class World:
                 self.fly(answer[0], RENDEZVOUS, answer[1])
             return
         for end in self.ends:
-            if end.address == target:
+            if target in (end.address, end.near):
                 self._deliver(end, data, source)
 
     def _deliver(self, end: End, data: bytes, source: object) -> None:
@@ -173,14 +181,16 @@ class World:
 
 @pytest.fixture
 def world_of(members, session_of) -> Callable[..., World]:
-    """Two links of the first two members; keyword arguments go to both."""
+    """Two links of the first two members; keyword arguments go to both. ``fast``: who has the quicker library."""
 
-    def make(**options) -> World:
+    def make(fast: tuple[bool, bool] = (False, False), **options) -> World:
         one, two = members[:2]
-        ends = [
-            End(Link(one, session_of(one, two), two.fingerprint, **options), one, ("one", 1)),
-            End(Link(two, session_of(two, one), one.fingerprint, **options), two, ("two", 2)),
-        ]
+        links = (
+            Link(own, session_of(own, peer), peer.fingerprint, fast_core=has_it, **options)
+            for own, peer, has_it in ((one, two, fast[0]), (two, one, fast[1]))
+        )
+        addresses = (("10.0.0.1", 1), ("10.0.0.2", 2))
+        ends = [End(*each) for each in zip(links, (one, two), addresses, strict=True)]
         return World(ends)
 
     return make

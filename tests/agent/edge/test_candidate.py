@@ -10,8 +10,10 @@ from kafila_agent.edge.candidate import (
     CandidateKind,
     candidate_addresses,
     choose_hosts,
+    encode_addresses,
     interface_hosts,
     is_usable,
+    parse_addresses,
 )
 from kafila_proto.rendezvous_pb2 import Candidate as CandidateMessage
 
@@ -86,3 +88,17 @@ def test_a_peers_candidates_come_as_messages_or_dataclasses_and_nonsense_is_left
     assert {k.name: k.value for k in CandidateKind} == {
         k: v for k, v in CandidateMessage.Kind.items() if not k.startswith("KIND_")
     }
+
+
+def test_addresses_are_told_and_understood():
+    addresses = [("192.168.1.7", 7000), ("2001:db8::7", 65535), ("127.0.0.1", 1)]
+    assert parse_addresses(encode_addresses(addresses)) == addresses
+    assert len(parse_addresses(encode_addresses([("10.0.0.1", 1)] * 100))) == MAX_CANDIDATES
+
+
+def test_of_what_a_peer_tells_only_addresses_that_make_sense_are_taken():
+    told = encode_addresses(
+        [("0.0.0.0", 5), ("224.0.0.1", 5), ("fe80::1", 5), ("10.0.0.1", 0), ("10.0.0.1", 5)]
+    )
+    assert parse_addresses(told + b"torn") == [("10.0.0.1", 5)]
+    assert parse_addresses(b"") == []

@@ -118,7 +118,7 @@ def test_a_mebibyte_takes_little_more_than_the_line_needs(world_of, loss, bytes_
     one, two = world.ends
     one.link.connect([two.address], world.now)
     two.link.connect([one.address], world.now)
-    assert world.run(5.0, lambda: one.link.is_open and two.link.is_open)
+    assert world.run(5.0, lambda: one.link.connection and two.link.connection)
     one.link.send_frame(bytes(MIB))
     assert world.run(at_most_s, lambda: len(two.frames) == 1)
 
@@ -129,7 +129,7 @@ def test_a_decoding_step_needs_half_a_round_trip_from_the_first_one_on(world_of)
     one, two = world.ends
     one.link.connect([two.address], world.now)
     two.link.connect([one.address], world.now)
-    assert world.run(5.0, lambda: one.link.is_open and two.link.is_open)
+    assert world.run(5.0, lambda: one.link.connection and two.link.connection)
     for _ in range(5):
         two.frames.clear()
         one.link.send_frame(bytes(16384))

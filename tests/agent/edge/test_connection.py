@@ -62,8 +62,16 @@ class Talk:
             self.client.receive_datagram(data, self.now)
 
 
+@pytest.fixture(params=[(False, False), (True, True), (True, False), (False, True)], ids=str)
+def fast(request):
+    """Whether the dialler and the dialled use the quicker library: each must understand the other."""
+    if any(request.param):
+        pytest.importorskip("qh3")
+    return request.param
+
+
 @pytest.fixture
-def talk_of(members, session_of):
+def talk_of(members, session_of, fast):
     """The first member dials the second; the arguments change who really is there and what they believe."""
 
     def make(dialler=None, dialled=None, wanted=None, expected=None, sessions=None) -> Talk:
@@ -71,10 +79,12 @@ def talk_of(members, session_of):
         dialler, dialled = dialler or one, dialled or two
         wanted, expected = wanted or two, expected or one
         ours, theirs = sessions or (session_of(dialler, wanted), session_of(dialled, expected))
-        client = EdgeConnection.dial(dialler, ours, wanted.fingerprint, 1452, 100.0)
+        client = EdgeConnection.dial(dialler, ours, wanted.fingerprint, 1452, 100.0, fast=fast[0])
         return Talk(
             client,
-            lambda data, now: EdgeConnection.accept(dialled, theirs, expected.fingerprint, data, now),
+            lambda data, now: EdgeConnection.accept(
+                dialled, theirs, expected.fingerprint, data, now, fast=fast[1]
+            ),
         )
 
     return make
@@ -129,11 +139,12 @@ def refused(talk: Talk, who: str, reason: str) -> None:
     assert at_other.reason == at_who.reason
 
 
-def test_a_machine_with_another_certificate_than_the_one_dialled_is_left(talk_of, members):
+def test_a_machine_with_another_certificate_than_the_one_dialled_is_left(talk_of, members, fast):
     talk = talk_of(dialled=members[2])
     talk.run()
     assert talk.heard["client"] == [Closed("another machine answers at this member's address", True)]
-    assert talk.heard["server"] == [Closed("the peer refused the handshake", False)]
+    if not fast[0]:  # the quicker library leaves without a word this early
+        assert talk.heard["server"] == [Closed("the peer refused the handshake", False)]
 
 
 def test_a_stranger_who_calls_itself_a_member_is_refused(talk_of, members):

@@ -99,7 +99,9 @@ async def closed(edge, within_s: float = 5.0) -> str:
     return await asyncio.wait_for(reason, within_s)
 
 
-@pytest.mark.parametrize("options", [{}, {"relay_only": True}, {"datagram_bytes": (1452, 1200)}])
+@pytest.mark.parametrize(
+    "options", [{}, {"fast_core": False}, {"relay_only": True}, {"datagram_bytes": (1452, 1200)}]
+)
 async def test_a_thousand_frames_arrive_whole_and_in_order(lab, members, options):
     ours, theirs = await both(lab, members, **options)
     assert ours.path == theirs.path == ("relayed" if options.get("relay_only") else "direct")

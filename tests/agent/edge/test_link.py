@@ -24,7 +24,7 @@ def relay_alone(source, target, data):
 
 
 def are_open(*ends):
-    return lambda: all(end.link.is_open for end in ends)
+    return lambda: all(end.link.connection for end in ends)
 
 
 def echo(world, size=3000):
@@ -130,12 +130,12 @@ def test_the_edge_follows_an_end_to_a_new_address(world_of, mover):
     world = world_of()
     one, two = connect(world)
     assert world.run(1.0, are_open(one, two))
-    world.ends[mover].address = ("elsewhere", 9)
+    world.ends[mover].address = ("10.0.9.9", 9)
     echo(world)
     world.carried.clear()
     echo(world)
     assert one.link.state is two.link.state is LinkState.DIRECT
-    assert ("elsewhere", 9) in {target for _, target, _ in world.carried}
+    assert ("10.0.9.9", 9) in {target for _, target, _ in world.carried}
 
 
 @pytest.mark.parametrize("mover", [0, 1])
@@ -143,7 +143,7 @@ def test_a_relayed_edge_follows_an_end_to_a_new_address(world_of, mover):
     world = world_of(relay_only=True)
     one, two = connect(world)
     assert world.run(1.0, are_open(one, two))
-    world.ends[mover].address = ("elsewhere", 9)
+    world.ends[mover].address = ("10.0.9.9", 9)
     echo(world)
 
 
@@ -151,7 +151,7 @@ def test_a_datagram_copied_to_another_address_does_not_draw_the_edge_there(world
     world = world_of()
     one, two = connect(world)
     assert world.run(1.0, are_open(one, two))
-    thief = ("thief", 6)
+    thief = ("10.0.6.6", 6)
 
     def copy(source, target, data):
         if source == one.address and not is_check(data):
@@ -188,6 +188,64 @@ def test_a_direct_edge_whose_path_is_gone_goes_on_over_the_relay_and_returns(wor
     world.lets = lambda source, target, data: True
     assert world.run(15.0, lambda: one.link.state is two.link.state is LinkState.DIRECT)
     echo(world)
+
+
+@pytest.mark.parametrize("mover", [0, 1])
+def test_an_end_that_moved_behind_a_strict_filter_tells_where_it_is_and_the_edge_is_direct_again(
+    world_of, mover
+):
+    """The other end lets in only addresses that it has sent to, so it has to be told the new one."""
+    world = world_of()
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    moved, other = world.ends[mover], world.ends[1 - mover]
+    spoken_to = {moved.address}
+
+    def strict(source, target, data):
+        if source == other.address:
+            spoken_to.add(target)
+        return RENDEZVOUS in (source, target) or target != other.address or source in spoken_to
+
+    world.lets = strict
+    moved.address = ("10.0.9.9", 9)
+    frames = [bytes([i]) * 5000 for i in range(20)]
+    for frame in frames:
+        moved.link.send_frame(frame)
+    assert world.run(7.0, lambda: one.link.state is two.link.state is LinkState.RELAYED)
+    assert world.run(2.0, lambda: one.link.state is two.link.state is LinkState.DIRECT)
+    assert other.frames == frames
+    assert other.link.address == moved.address
+    world.run(60.0)
+    assert one.link.state is two.link.state is LinkState.DIRECT
+    assert (
+        one.events == two.events == [Connected("direct"), CircuitNeeded(), Moved("relayed"), Moved("direct")]
+    )
+
+
+def test_a_shorter_path_takes_the_place_of_one_that_works_and_keeps_it(world_of):
+    world = world_of()
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    one.near, two.near = ("192.168.0.1", 1), ("192.168.0.2", 2)
+    for end in (one, two):
+        end.link.tell_addresses([end.address, end.near])
+    frames = [bytes([i]) * 3000 for i in range(100)]
+    for frame in frames:
+        one.link.send_frame(frame)
+        two.link.send_frame(frame)
+        world.run(0.02)
+    assert world.run(3.0, lambda: (one.link.address, two.link.address) == (two.near, one.near))
+    assert one.frames == two.frames == frames
+    for _ in range(50):
+        world.run(1.0)
+        echo(world)
+    assert one.events == two.events == [Connected("direct"), Moved("direct")]
+    near = {one.near, two.near}
+    world.lets = lambda source, target, data: target not in near  # the quicker network goes away
+    for _ in range(5):
+        one.link.send_frame(b"still here")
+    assert world.run(7.0, lambda: two.frames.count(b"still here") == 5)
+    assert one.link.state is LinkState.DIRECT or world.run(5.0, lambda: one.link.state is LinkState.DIRECT)
 
 
 def test_a_working_direct_edge_asks_for_no_circuit(world_of):
@@ -261,7 +319,7 @@ def test_a_dialler_that_starts_afresh_takes_the_place_of_its_old_connection(
     one.demultiplexer.clear()
     one.demultiplexer.add(one.link)
     one.link.connect([two.address], world.now)
-    assert world.run(1.0, lambda: one.link.is_open and len(two.events) == 2)
+    assert world.run(1.0, lambda: one.link.connection and len(two.events) == 2)
     assert two.events == [
         Closed("the peer opened the edge anew", True),
         Connected("relayed" if relay_only else "direct"),

@@ -7,10 +7,13 @@ import pytest
 from kafila_agent.edge.check import CHECK_BYTES, PairKey
 from kafila_agent.edge.paths import (
     MAX_PATHS,
+    MEASURE_DELAYS_S,
     RELAXED_DELAY_S,
     SEARCH_DELAYS_S,
+    SEARCH_TRIES,
     SIZE_DELAYS_S,
     SUSPECT_EVERY_S,
+    PathMeasured,
     PathReady,
     Paths,
 )
@@ -49,7 +52,21 @@ def test_an_address_is_found_small_then_measured_largest_first(dialler, dialled)
     answer(dialler, dialled, sized, 0.2)
     assert dialler.next_event() == PathReady("there", 1452, pytest.approx(0.1))
     assert dialler.next_event() is None
-    assert dialler.get_timer() is None
+
+
+def test_the_round_trip_of_a_ready_path_goes_on_being_measured(dialler, dialled):
+    dialler.search(["there"], 0.0)
+    for now in (0.0, 0.1):
+        answer(dialler, dialled, dialler.datagrams_to_send(now), now + 0.1)
+    assert dialler.next_event() == PathReady("there", 1452, pytest.approx(0.1))
+    for rtt_s in (0.3, 0.1, 0.2, 0.4, 0.5, 0.6, 0.7):
+        now = dialler.get_timer()
+        sent = dialler.datagrams_to_send(now)
+        assert [len(data) for data, _ in sent] == [CHECK_BYTES]
+        answer(dialler, dialled, sent, now + rtt_s)
+    assert dialler.get_timer() - now == pytest.approx(MEASURE_DELAYS_S[-1])
+    measured = [dialler.next_event() for _ in range(5)]
+    assert measured == [PathMeasured("there", 1452, pytest.approx(s)) for s in (0.1, 0.1, 0.1, 0.1, 0.2)]
 
 
 def test_the_dialled_only_opens_the_way(dialler, dialled):
@@ -67,9 +84,23 @@ def test_unanswered_checks_are_repeated_less_and_less(dialler):
         dialler.datagrams_to_send(times[-1])
     gaps = [b - a for a, b in itertools.pairwise(times)]
     assert gaps == pytest.approx([*SEARCH_DELAYS_S, SEARCH_DELAYS_S[-1], SEARCH_DELAYS_S[-1]])
-    dialler.relax()
+    dialler.relax(RELAXED_DELAY_S)
     dialler.datagrams_to_send(now := dialler.get_timer())
     assert dialler.get_timer() == now + RELAXED_DELAY_S
+
+
+def test_what_was_known_is_sought_anew_often_at_first(dialler, dialled):
+    dialler.search(["there"], 0.0)
+    for now in (0.0, 0.1):
+        answer(dialler, dialled, dialler.datagrams_to_send(now), now)
+    dialler.relax(RELAXED_DELAY_S)
+    dialler.search_again(1.0)
+    times = [1.0]
+    for _ in range(SEARCH_TRIES + 1):
+        assert [len(data) for data, _ in dialler.datagrams_to_send(times[-1])] == [CHECK_BYTES]
+        times.append(dialler.get_timer())
+    assert times[SEARCH_TRIES] < 5.5
+    assert times[-1] - times[-2] == RELAXED_DELAY_S
 
 
 def test_a_path_too_narrow_for_quic_is_left(dialler, dialled):

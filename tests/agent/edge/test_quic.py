@@ -37,7 +37,7 @@ def test_the_private_names_mean_what_they_are_used_for(members):
     assert adapter.unacknowledged_bytes(client, 0) == 900
     assert client.datagrams_to_send(0.1)
     assert client.datagrams_to_send(0.1) == []
-    adapter.retry_now(client, 0.2)
+    adapter.path_changed(client, 0.2)
     assert client.datagrams_to_send(0.2)
     client.close(reason_phrase="enough")
     assert adapter.close_reason(client) == "enough"

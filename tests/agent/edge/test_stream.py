@@ -22,11 +22,16 @@ class Pair:
         self.asked: asyncio.Queue = asked
 
 
+@pytest.fixture(params=["aioquic", "qh3"])
+def fast_core(request):
+    return request.param == "qh3" and bool(pytest.importorskip("qh3"))
+
+
 @pytest.fixture(params=["the dialler asks", "the dialled asks"])
-async def pair(request, members, session_of):
+async def pair(request, members, session_of, fast_core):
     asked: asyncio.Queue = asyncio.Queue()
     two = members[:2] if request.param == "the dialler asks" else members[1::-1]
-    endpoints = [EdgeEndpoint.open(member, HOST) for member in two]
+    endpoints = [EdgeEndpoint.open(member, HOST, fast_core=fast_core) for member in two]
     endpoints[0].enter(session_of(*two))
     endpoints[1].enter(session_of(*reversed(two)), lambda peer, stream: asked.put_nowait((peer, stream)))
     edges = await asyncio.gather(

@@ -17,7 +17,7 @@ from kafila_rendezvous.reflector import reflect
 EI, AD, APD = Behaviour
 R1, R2, OUTER = "203.0.113.1", "203.0.113.2", "198.51.100.7"
 PORT = 7470
-INNER = {Local.MAIN: ("192.168.1.10", 4000), Local.FRESH: ("192.168.1.10", 4001)}
+INNER = {local: ("192.168.1.10", 4000 + number) for number, local in enumerate(Local)}
 
 
 @dataclass
@@ -116,11 +116,36 @@ def test_every_behaviour_is_told_within_two_seconds_on_a_slow_line(mapping, filt
     world = World(Nat(mapping, filtering, hairpins))
     found = world.run()
     assert (found.mapping, found.filtering, found.second_port) == (mapping, filtering, True)
-    assert found.hairpin is hairpins
+    assert found.hairpin is found.hairpin_open is hairpins
     assert found.translated
     assert found.mapped == (OUTER, 20000)
     assert world.now - 50.0 < 2.0
-    assert world.sent <= 24
+    assert world.sent <= 27
+
+
+@pytest.mark.parametrize("filtering", list(Behaviour))
+@pytest.mark.parametrize("mapping", list(Behaviour))
+def test_a_home_behind_a_carrier_that_hairpins_lets_in_what_its_own_filter_does(mapping, filtering):
+    """The carrier's NAT is the one that is seen; behind it the home's own looks at what comes back."""
+    world = World(Nat(mapping, APD, hairpins=True))
+    home = Nat(EI, filtering)
+    carrier_out, carrier_into = world.nat.out, world.nat.into
+
+    def out(inner, target):
+        return carrier_out(home.out(inner, target), target)
+
+    def into(source, outer):
+        at_home = carrier_into(source, outer)
+        return None if at_home is None else home.into(source, at_home)
+
+    home.into = lambda source, outer: (
+        home._inner.get(outer) if (outer, home._view(home.filtering, *source)) in home._spoken_to else None
+    )
+    world.nat.out, world.nat.into = out, into
+    found = world.run()
+    assert found.mapping is mapping
+    assert found.hairpin_open is (filtering is not APD)
+    assert found.hairpin is (mapping is EI or filtering is not APD)
 
 
 @pytest.mark.parametrize("filtering", list(Behaviour))

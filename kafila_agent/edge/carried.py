@@ -1,0 +1,64 @@
+"""A connection and the path its datagrams take; which other path it should take, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kafila_agent.edge.connection import EdgeConnection
+from kafila_agent.edge.paths import RELAY, Address, PathMeasured, PathReady
+
+SILENCE_S = 3.0  # a ping and its answer are overdue
+SETTLE_S = 2.0  # for the peer to follow
+BETTER_SHARE = 0.75  # of the round trip in use: less is noise, and not worth a move
+BETTER_S = 0.0005
+
+
+@dataclass(slots=True)
+class Carried:
+    """``source``: where the last datagram came from, ``heard_at``: when; ``rtt_s``: of the path in use.
+
+    The dialler chooses: direct rather than relayed, the shortest of those that are direct, and anything rather than
+    silence. Whoever sees the connection's datagrams come from a new address follows there, once that is proved; but
+    the dialler not to the relay, nor to what it has just left, so that the two cannot chase each other.
+    """
+
+    connection: EdgeConnection
+    address: Address
+    began_at: float
+    source: Address
+    heard_at: float
+    rtt_s: float | None = None
+    left: Address | None = None
+    moved_at: float = 0.0
+
+    def is_silent(self, now: float) -> bool:
+        """Whether it has not been heard for longer than its pings allow."""
+        return now - self.heard_at >= SILENCE_S
+
+    def is_followed(self, dials: bool, now: float) -> bool:
+        """Whether the last datagram's source is an address to go to."""
+        if self.source == self.address:
+            return False
+        if dials and self.source is RELAY:
+            return False
+        return not (dials and self.source == self.left and now - self.moved_at < SETTLE_S)
+
+    def should_take(self, path: PathReady | PathMeasured, *, chooses: bool, now: float) -> bool:
+        """Whether ``path`` is the one to use from now on; ``chooses``: this end dials."""
+        if path.address == self.address or path.datagram_bytes < self.connection.datagram_bytes:
+            return False
+        if path.address == self.source and self.is_followed(chooses, now):
+            return True
+        return chooses and (self.is_silent(now) or self._is_better(path))
+
+    def move(self, address: Address, now: float) -> None:
+        """Take another path."""
+        self.left, self.address, self.moved_at, self.rtt_s = self.address, address, now, None
+        self.connection.path_changed(now)
+
+    def _is_better(self, path: PathReady | PathMeasured) -> bool:
+        if RELAY in (self.address, path.address):
+            return self.address is RELAY
+        if not isinstance(path, PathMeasured) or self.rtt_s is None:
+            return False
+        return path.rtt_s < BETTER_SHARE * self.rtt_s - BETTER_S

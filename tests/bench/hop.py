@@ -1,0 +1,270 @@
+"""What a hop costs: from one stage's output to the next stage's input, on loopback, part by part.
+
+    python tests/bench/hop.py [--members 2] [--hidden 4096] [--datagram 1452] [--compute-ms 0] ...
+
+A ring of processes passes one frame round, each over its real edges and through a real stage loop, whose blocks do
+nothing (or multiply matrices for a while). One machine has one clock, so each part can be timed; between machines
+Kafila never does that. The parts:
+
+    to the loop    the tensor's bytes, and from the stage's thread to the event loop
+    to bytes       the frame encoded
+    QUIC out       sealed and handed to the socket
+    wake-up        until the receiver's loop reads the socket; below zero where it woke before the last datagram left
+    QUIC in        opened and put together
+    to the thread  until the next stage's thread has it
+    to a tensor    the bytes as the stage's input
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import logging
+import multiprocessing
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+
+import structlog
+import torch
+
+from kafila_agent.edge.candidate import Candidate, CandidateKind
+from kafila_agent.edge.edge import Edge
+from kafila_agent.edge.endpoint import EdgeEndpoint
+from kafila_agent.edge.fast_quic import IS_INSTALLED
+from kafila_agent.edge.frame import Dtype, Frame, Kind, parse_frame
+from kafila_agent.edge.session import EdgeSession
+from kafila_agent.identity import load_identity
+from kafila_agent.stage.executor import StageExecutor
+from kafila_agent.stage.loop import StageLoop
+
+HOST = "127.0.0.1"
+SESSION = bytes(16)
+WARM_UP = 50
+LIBRARIES = ["aioquic", *(["qh3"] if IS_INSTALLED else [])]
+PARTS = ("to the loop", "to bytes", "QUIC out", "wake-up", "QUIC in", "to the thread", "to a tensor")
+
+
+@dataclass
+class Times:
+    """Of each visit, in ns: frame read, in the thread, tensor made, tensor out, on the loop, encoded, sent."""
+
+    read: list[int] = field(default_factory=list)
+    received: list[int] = field(default_factory=list)
+    begun: list[int] = field(default_factory=list)
+    made: list[int] = field(default_factory=list)
+    done: list[int] = field(default_factory=list)
+    on_loop: list[int] = field(default_factory=list)
+    encoded: list[int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+
+
+class PassingExecutor(StageExecutor):
+    """A stage whose blocks only multiply matrices for ``compute_s``."""
+
+    def __init__(self, hidden_size: int, compute_s: float, times: Times):
+        self.stage = SimpleNamespace(  # type: ignore[assignment]
+            hidden_size=hidden_size, dtype=torch.bfloat16, device=torch.device("cpu")
+        )
+        self.wire_dtype = Dtype.BFLOAT16
+        self.threads = 1
+        self._compute_s = compute_s
+        self._times = times
+        self._matrix = torch.ones(64, 64)
+
+    def run_blocks(self, frame: Frame) -> torch.Tensor:
+        self._times.begun.append(time.monotonic_ns())
+        hidden = self.hidden_states(frame)
+        self._times.made.append(time.monotonic_ns())
+        stop = time.monotonic() + self._compute_s
+        while time.monotonic() < stop:
+            self._matrix @ self._matrix
+        self._times.done.append(time.monotonic_ns())
+        return hidden
+
+
+@dataclass(frozen=True)
+class Ring:
+    """What is measured."""
+
+    members: int
+    hidden: int
+    rows: int
+    rounds: int
+    datagram_bytes: tuple[int, ...]
+    compute_s: float
+    fast: bool
+
+
+async def live(place: int, ring: Ring, directory: Path, pipe: Connection) -> None:
+    """One member."""
+    identity = load_identity(directory / str(place), f"m{place}")
+    endpoint = EdgeEndpoint.open(identity, HOST, datagram_bytes=ring.datagram_bytes, fast_core=ring.fast)
+    pipe.send((identity.fingerprint, endpoint.local_address[1]))
+    everyone: list[tuple[bytes, int]] = await asyncio.to_thread(pipe.recv)
+    endpoint.enter(EdgeSession(SESSION, 1, identity.name, {f: f"m{n}" for n, (f, _) in enumerate(everyone)}))
+
+    async def connect(peer: int) -> Edge:
+        fingerprint, port = everyone[peer % ring.members]
+        return await endpoint.connect(fingerprint, [Candidate(CandidateKind.HOST, HOST, port)])
+
+    upstream, downstream = await asyncio.gather(connect(place - 1), connect(place + 1))
+    times = Times()
+    over = asyncio.Event()
+    visits = 0
+
+    def send(frame: Frame) -> None:
+        nonlocal visits
+        times.on_loop.append(time.monotonic_ns())
+        data = frame.encode()
+        times.encoded.append(time.monotonic_ns())
+        downstream.send(data)
+        times.sent.append(time.monotonic_ns())
+        visits += 1
+        if visits == ring.rounds:
+            over.set()
+
+    def failed(frame: Frame, error: Exception) -> None:
+        raise error
+
+    loop = StageLoop(
+        PassingExecutor(ring.hidden, ring.compute_s, times),
+        epoch=1,
+        is_head=False,
+        is_last=False,
+        send=send,
+        on_error=failed,
+    )
+    read_at = 0
+    receive = endpoint._receive
+
+    def note_and_receive() -> None:
+        nonlocal read_at
+        read_at = time.monotonic_ns()
+        receive()
+
+    asyncio.get_running_loop().add_reader(endpoint._udp, note_and_receive)
+
+    def take(data: memoryview) -> None:
+        times.received.append(time.monotonic_ns())
+        times.read.append(read_at)
+        if visits < ring.rounds:
+            frame = parse_frame(data)
+            loop.submit(replace(frame, stage_times=()) if place == 0 else frame)  # as at the head
+
+    upstream.on_frame = take
+    pipe.send("ready")
+    if await asyncio.to_thread(pipe.recv) == "begin":
+        size = ring.rows * ring.hidden * Dtype.BFLOAT16.nbytes
+        first = Frame(Kind.HIDDEN, 1, 1, 0, 0, ring.rows, Dtype.BFLOAT16, ring.hidden, payload=bytes(size))
+        loop.submit(first)
+        times.received.append(0)
+        times.read.append(0)
+    await over.wait()
+    await asyncio.sleep(0.2)
+    await loop.close()
+    pipe.send(times)
+    await asyncio.to_thread(pipe.recv)
+    await endpoint.close()
+
+
+def run_member(place: int, ring: Ring, directory: Path, pipe: Connection) -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    torch.set_num_threads(1)
+    asyncio.run(live(place, ring, directory, pipe))
+
+
+def measure(ring: Ring) -> list[tuple[float, ...]]:
+    """The parts of every hop, in seconds."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as name:
+        pipes, processes = [], []
+        for place in range(ring.members):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=run_member, args=(place, ring, Path(name), theirs))
+            process.start()
+            pipes.append(ours)
+            processes.append(process)
+        everyone = [pipe.recv() for pipe in pipes]
+        for pipe in pipes:
+            pipe.send(everyone)
+        assert [pipe.recv() for pipe in pipes] == ["ready"] * ring.members
+        for place, pipe in reversed(list(enumerate(pipes))):
+            pipe.send("begin" if place == 0 else "wait")
+        times: list[Times] = [pipe.recv() for pipe in pipes]
+        for pipe in pipes:
+            pipe.send("end")
+        for process in processes:
+            process.join()
+    hops = []
+    for place, here in enumerate(times):
+        there = times[(place + 1) % ring.members]
+        later = int(place == ring.members - 1)  # who is after the last began one visit before
+        for n in range(WARM_UP, ring.rounds - 1):
+            stamps = (
+                *(here.done[n], here.on_loop[n], here.encoded[n], here.sent[n]),
+                *(
+                    there.read[n + later],
+                    there.received[n + later],
+                    there.begun[n + later],
+                    there.made[n + later],
+                ),
+            )
+            hops.append(tuple((b - a) / 1e9 for a, b in itertools.pairwise(stamps)))
+    return hops
+
+
+def show(name: str, hops: list[tuple[float, ...]], *, parts: bool) -> float:
+    whole = sorted(sum(hop) for hop in hops)
+    median = statistics.median(whole)
+    print(f"{name:55} median {median * 1e3:6.2f} ms, p99 {whole[len(whole) * 99 // 100] * 1e3:6.2f} ms")
+    for number, part in enumerate(PARTS if parts else ()):
+        values = sorted(hop[number] for hop in hops)
+        print(
+            f"    {part:16}{statistics.median(values) * 1e6:8.0f} µs   p99 "
+            f"{values[len(values) * 99 // 100] * 1e6:8.0f} µs"
+        )
+    return median
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--members", type=int, nargs="*", default=[2, 3])
+    parser.add_argument("--hidden", type=int, nargs="*", default=[1024, 4096, 8192])
+    parser.add_argument("--datagram", type=int, nargs="*", default=[1452, 8952])
+    parser.add_argument("--rows", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=1000)
+    parser.add_argument("--compute-ms", type=float, default=0.0)
+    parser.add_argument("--library", nargs="*", choices=LIBRARIES, default=LIBRARIES)
+    options = parser.parse_args()
+
+    def ring(members: int, hidden: int, datagram: int, library: str) -> Ring:
+        sizes = (datagram,) if datagram == 1200 else (datagram, 1200)
+        compute_s = options.compute_ms / 1e3
+        return Ring(members, hidden, options.rows, options.rounds, sizes, compute_s, library == "qh3")
+
+    for library, datagram in itertools.product(options.library, options.datagram):
+        if library == "qh3" and datagram != options.datagram[0]:
+            continue  # its datagrams have 1280 bytes at most
+        for hidden in options.hidden:
+            for members in options.members if hidden == 4096 else options.members[:1]:
+                name = f"{library}, {hidden * 2 * options.rows} bytes, {members} members, datagrams of {datagram}"
+                median = show(name, measure(ring(members, hidden, datagram, library)), parts=hidden == 4096)
+                if (hidden, datagram, members) == (4096, 1452, 2):
+                    # Four stages of an 8B model in 16 bits, each reading a quarter of 16 GB at 200 GB/s.
+                    stages_s = 16e9 / 200e9
+                    print(
+                        f"    four such hops are {4 * median / (4 * median + stages_s):.1%} of a token that four "
+                        f"machines of 200 GB/s compute in {stages_s * 1e3:.0f} ms"
+                    )
+
+
+if __name__ == "__main__":
+    main()
