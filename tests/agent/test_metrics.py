@@ -128,7 +128,7 @@ def planned_status() -> pb.Status:
 
 
 def test_a_scrape_shows_the_plan_beside_what_came_of_it():
-    edge = Edge("laptop", b"", "relayed", lambda frame: None)
+    edge = Edge("laptop", b"", "relayed", lambda frame: None, streams=None)  # no exchanges here
     edge.rtt_s, edge.packets_lost = 0.05, 3
     edge.send(b"12345")
     measured = Measured(1, 2, 4, 0.25, 9, 99, None, None, None, None, ())
