@@ -1,8 +1,9 @@
-"""Whether a stage may batch rows that wait: are a batch's rows bit for bit those of single rows, and what it gains.
+"""Whether a stage may run rows that wait for it together: are they bit for bit those of single rows, and what it gains.
 
-    python -m tests.bench.batching [--dtype bfloat16] [--threads 1]
+    python -m tests.bench.batching [--dtype bfloat16] [--threads 1] [--blocks 10]
 
-One block of SmolLM2's shape: its linear layers, which are nearly all of a step, on 1, 2, 4 and 8 rows.
+A stage of SmolLM2 runs rows of one sequence in one frame, and again in a frame each. Rows of several sequences could be
+no more alike than that: their linear layers are the same, and their attention would have to be padded as well.
 """
 
 from __future__ import annotations
@@ -13,24 +14,15 @@ import time
 
 import torch
 
-SHAPES = {
-    "q": (576, 576),
-    "k, v": (192, 576),
-    "gate, up": (1536, 576),
-    "down": (576, 1536),
-    "LM head": (49152, 576),
-}
+from kafila_agent.edge.frame import Frame, Kind
+from kafila_agent.model.blocks import load_stage
+from kafila_agent.model.manifest import read_manifest
+from kafila_agent.stage.executor import StageExecutor, payload_of
+from tests.bench.speculation import smollm2
+
 ROWS = (2, 4, 8)
-REPEATS = 200
-
-
-def seconds(weight: torch.Tensor, rows: torch.Tensor) -> float:
-    taken = []
-    for _ in range(REPEATS if weight.shape[0] < 10_000 else REPEATS // 10):
-        began = time.perf_counter()
-        torch.nn.functional.linear(rows, weight)
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken)
+BEFORE = 64  # rows that the sequence has already
+REPEATS = 15
 
 
 def main() -> None:
@@ -39,24 +31,36 @@ def main() -> None:
     )
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--blocks", type=int, default=10)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    print(f"{options.dtype}, {options.threads} threads; gain: rows/s of a batch over single rows'")
-    with torch.inference_mode():
-        for name, shape in SHAPES.items():
-            weight = torch.randn(shape).to(getattr(torch, options.dtype))
-            rows = torch.randn(max(ROWS), shape[1]).to(weight.dtype)
-            single = torch.cat([torch.nn.functional.linear(row[None], weight) for row in rows])
-            one_s = seconds(weight, rows[:1])
-            told = []
-            for count in ROWS:
-                batch = torch.nn.functional.linear(rows[:count], weight)
-                same = (batch == single[:count]).float().mean().item()
-                told.append(
-                    f"{count} rows: gain {count * one_s / seconds(weight, rows[:count]):4.2f}, same {same:6.1%}"
-                )
-            print(f"{name:9} " + "   ".join(told))
+    stage = load_stage(read_manifest(smollm2()), 10, 10 + options.blocks, is_head=False, dtype=options.dtype)
+    executor = StageExecutor(stage, slots=1, context_tokens=128, threads=options.threads)
+    executor.bind_thread()
+    rows = torch.randn(BEFORE + max(ROWS), stage.hidden_size).to(stage.dtype)
+
+    def run(start: int, end: int) -> torch.Tensor:
+        kind, payload = Kind.HIDDEN, payload_of(rows[start:end])
+        dtype, width = executor.wire_dtype, stage.hidden_size
+        return executor.run_blocks(
+            Frame(kind, 0, 1, 0, start, end - start, dtype, width, payload=payload)
+        ).clone()
+
+    run(0, BEFORE)
+    for count in ROWS:
+        together_s, apart_s = [], []
+        for _ in range(REPEATS):
+            began = time.perf_counter()
+            together = run(BEFORE, BEFORE + count)
+            together_s.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            apart = torch.cat([run(BEFORE + i, BEFORE + i + 1) for i in range(count)])
+            apart_s.append(time.perf_counter() - began)
+        alike = (together == apart).float().mean().item()
+        gain = statistics.median(apart_s) / statistics.median(together_s)
+        print(
+            f"{options.dtype}, {count} rows together: {gain:4.2f} times as fast, {alike:6.1%} of the numbers alike"
+        )
 
 
 if __name__ == "__main__":
