@@ -1,6 +1,6 @@
 """What guessing ahead gains: three real members in the laboratory, SmolLM2, each request with guesses and without.
 
-    python -m tests.bench.speculation [--delays-ms 0 5 20 50] [--draft] [--loss-percent 5] [--tokens 120] [--rounds 1]
+    python -m tests.bench.speculation [--delays-ms 0 5 20 50] [--draft] [--loss-percent 5] [--tokens 100] [--rounds 1]
 
 Every hop takes the delay one way. Plain and guessed answers take turns on one session and must be the same, token for
 token. Figures are tokens per second after the first; the ratio is the guessed over the plain one. With ``--draft`` the
@@ -56,25 +56,21 @@ def smollm2() -> Path:
     return next(Path(str(file.locate())) for file in files if file.suffix == ".gguf")
 
 
-def compare(lab: Lab, status: pb.Status, options: argparse.Namespace) -> dict[str, tuple[float, float]]:
-    """By prompt, tokens/s without guesses and with; fails if an answer differs."""
-    ways = [(name, way) for name in PROMPTS for _ in range(options.rounds) for way in (False, True)]
-    common = {"model": status.session.model, "max_tokens": options.tokens}
-    bodies = [common | {"messages": [{"role": "user", "content": "Hello"}]}] + [
-        common | {"messages": [{"role": "user", "content": PROMPTS[name]}], "speculation": way}
-        for name, way in ways
-    ]
-    _, *answers = ask(lab, status.name, status.api_url, bodies)
-    figures: dict[str, tuple[float, float]] = {}
-    for name in PROMPTS:
-        own = [(way, answer) for (of, way), answer in zip(ways, answers, strict=True) if of == name]
-        assert len({answer.token_ids for _, answer in own}) == 1, f"{name}: the answers differ"
-        plain, guessed = (
-            statistics.median(answer.tokens_per_s for way, answer in own if way is wanted)
-            for wanted in (False, True)
-        )
-        figures[name] = plain, guessed
-    return figures
+def compare(lab: Lab, status: pb.Status, name: str, options: argparse.Namespace) -> tuple[float, float]:
+    """Tokens/s of a prompt's answer without guesses and with; fails if they differ."""
+    ways = [False, True] * options.rounds
+    body = {
+        "model": status.session.model,
+        "messages": [{"role": "user", "content": PROMPTS[name]}],
+        "max_tokens": options.tokens,
+    }
+    answers = ask(lab, status.name, status.api_url, [body | {"speculation": way} for way in ways])
+    assert len({answer.token_ids for answer in answers}) == 1, f"{name}: the answers differ"
+    plain, guessed = (
+        statistics.median(a.tokens_per_s for a, way in zip(answers, ways, strict=True) if way is wanted)
+        for wanted in (False, True)
+    )
+    return plain, guessed
 
 
 def measure(delay_ms: float, options: argparse.Namespace) -> None:
@@ -94,7 +90,10 @@ def measure(delay_ms: float, options: argparse.Namespace) -> None:
             MEMBERS, model, dtype="bfloat16", context_tokens=1024, concurrency=2, draft=draft
         )
         way = "draft" if options.draft else "lookup"
-        for name, (plain, guessed) in compare(lab, status, options).items():
+        warm_up = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12}
+        ask(lab, status.name, status.api_url, [{"model": status.session.model} | warm_up])
+        for name in options.prompts:
+            plain, guessed = compare(lab, status, name, options)
             print(
                 f"{delay_ms:5.0f} ms  {name:10} plain {plain:6.2f} tokens/s  {way} {guessed:6.2f}"
                 f"  {guessed / plain:5.2f}x",
@@ -109,7 +108,8 @@ def main() -> None:
     parser.add_argument("--delays-ms", type=float, nargs="+", default=[40])
     parser.add_argument("--draft", action="store_true")
     parser.add_argument("--loss-percent", type=float, default=0)
-    parser.add_argument("--tokens", type=int, default=120)
+    parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--prompts", nargs="+", choices=list(PROMPTS), default=list(PROMPTS))
     parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
     if reason := why_not():
