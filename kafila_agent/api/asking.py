@@ -102,7 +102,7 @@ def _asked(
 
 def _shown(body: CompletionOptions, text: Text) -> Shown:
     if body.likeliest is not None:
-        _ = text.vocabulary  # made here, where it may take its time
+        _ = text.lexicon  # made here, where it may take its time
     return Shown(
         None if body.likeliest is None else text.token_bytes,
         bool(body.return_token_ids),
@@ -146,7 +146,7 @@ def _grammar(body: ChatRequest, text: Text, said: str) -> Grammar | None:
     if text.format is not None and text.format.has_thoughts and thinks(said):
         lark = after_thought(lark, _THOUGHT_END if _THOUGHT_END in text.marks else f'"{_THOUGHT_END}"')
     try:
-        return Grammar(text.vocabulary, lark)
+        return Grammar(text.lexicon, lark)
     except GrammarError as error:
         raise ApiError(400, f"Invalid '{param}': {error}", param=param) from error
 

@@ -33,16 +33,16 @@ class GrammarError(ValueError):
 class Grammar:
     """A form, checked. One for all answers to a request; ``start_answer`` for each."""
 
-    def __init__(self, vocabulary: LLTokenizer, lark: str) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, lexicon: LLTokenizer, lark: str) -> None:
+        self._lexicon = lexicon
         self._source = LLMatcher.grammar_from_lark(lark)
-        if error := LLMatcher.validate_grammar(self._source, vocabulary):
+        if error := LLMatcher.validate_grammar(self._source, lexicon):
             raise GrammarError(error)
 
     def start_answer(self, prompt_tokens: int) -> GrammarMask:
         """The mask of one answer, to a prompt of so many tokens."""
         return GrammarMask(
-            LLMatcher(self._vocabulary, self._source, log_level=0), self._vocabulary.vocab_size, prompt_tokens
+            LLMatcher(self._lexicon, self._source, log_level=0), self._lexicon.vocab_size, prompt_tokens
         )
 
 

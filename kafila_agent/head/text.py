@@ -74,13 +74,13 @@ class Text:
             raise TextError(f"the tokenizer cannot read it: {error}") from error
 
     @functools.cached_property
-    def vocabulary(self) -> LLTokenizer:
+    def lexicon(self) -> LLTokenizer:
         """The tokens as bytes, for grammars and logprobs. When first wanted it takes a second or two to make."""
         return llguidance.hf.from_tokenizer(self._tokenizer, self.vocab_size, sorted(self.eos_ids) or None)
 
     def token_bytes(self, token: int) -> bytes:
         """What a token stands for, by itself: perhaps part of a character."""
-        return self.vocabulary.decode_bytes([token]) if token < self.vocab_size else b""
+        return self.lexicon.decode_bytes([token]) if token < self.vocab_size else b""
 
     def heeds(self, variable: str) -> bool:
         """Whether the chat template makes anything of a variable."""

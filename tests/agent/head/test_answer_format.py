@@ -95,8 +95,8 @@ def test_only_special_tokens_that_mark_something_are_shown():
 
 def accepts(text, lark: str, said: str) -> tuple[bool, bool]:
     """Whether ``said`` can begin an answer of this form, and whether it is one."""
-    grammar = Grammar(text.vocabulary, lark)
-    matcher = LLMatcher(text.vocabulary, grammar._source, log_level=0)
+    grammar = Grammar(text.lexicon, lark)
+    matcher = LLMatcher(text.lexicon, grammar._source, log_level=0)
     ids = text.encode(said)
     return matcher.try_consume_tokens(ids) == len(ids), matcher.is_accepting()
 
@@ -144,4 +144,4 @@ def test_a_schema_is_kept_to(text, schema, said, right):
 )
 def test_what_cannot_be_kept_to_is_refused_with_a_reason(text, schema):
     with pytest.raises(GrammarError, match=r"\w"):
-        Grammar(text.vocabulary, json_grammar(schema))
+        Grammar(text.lexicon, json_grammar(schema))
