@@ -11,5 +11,5 @@ GAIN = {
     "world": dict.fromkeys(GAIN_LAN, "3.5–4.0"),
 }
 NETWORK_SHARE = {"lan": "12 %", "us": "between", "world": "84–94 %"}
-# Ordered pairs of classes whose edge it predicted wrongly: relayed, and then direct.
-MISPREDICTED = {("ordinary", "restrictive"), ("restrictive", "ordinary")}
+# Ordered pairs whose edge its rule expected to be relayed, and which then was direct.
+MISPREDICTED = {("addrfilter", "restrictive"), ("restrictive", "addrfilter")}

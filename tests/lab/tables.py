@@ -61,7 +61,7 @@ def nat_table(rows: Sequence[Record]) -> str:
         verdict = (
             row["actual"] if row["predicted"] == row["actual"] else f"**{row['predicted']}, {row['actual']}**"
         )
-        was_wrong = " (the paper's rule was wrong here)" if (one, other) in paper.MISPREDICTED else ""
+        was_wrong = " (the paper expected a relay)" if (one, other) in paper.MISPREDICTED else ""
         return f"{verdict} {row['took_s']:.2f} s{was_wrong}"
 
     names = {"addrfilter": "ordinary, filters by address", "ordinary": "ordinary, by address and port"}

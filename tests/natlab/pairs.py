@@ -41,9 +41,11 @@ class Row:
         return f"{names}{self.predicted:10}{self.actual:10}{self.took_s:6.2f} s{wrong}"
 
 
-async def try_pairs(world: World, pairs: Sequence[tuple[str, str]], epoch: int) -> list[Row]:
+async def try_pairs(world: World, pairs: Sequence[tuple[str, str]], epoch: int, **options: bool) -> list[Row]:
+    """All at once; ``options`` are those of an endpoint's ``connect``."""
     rows = []
-    for (one, other), outcome in zip(pairs, await world.connect(pairs, epoch=epoch), strict=True):
+    outcomes = await world.connect(pairs, epoch=epoch, **options)
+    for (one, other), outcome in zip(pairs, outcomes, strict=True):
         facts = [world.members[name].facts for name in (one, other)]
         path, why = judge_path(*facts)
         assert path is expected_path(*reversed(facts))
