@@ -160,6 +160,18 @@ RING = Board(
                     ),
                     "One decode step round the ring, and its part that no stage computed or queued.",
                 ),
+                Graph(
+                    "Guesses",
+                    "short",
+                    (
+                        (rate("kafila_draft_tokens_total", "proposer"), "made a second, {{proposer}}"),
+                        (
+                            rate("kafila_draft_tokens_accepted_total", "proposer"),
+                            "right a second, {{proposer}}",
+                        ),
+                    ),
+                    "Rows sent ahead of the token they follow: those that were right cost no circuit of their own.",
+                ),
                 Graph("Request latency", "s", quantiles("kafila_e2e_request_latency_seconds")),
             ),
         ),

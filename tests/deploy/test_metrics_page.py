@@ -18,6 +18,7 @@ LABELS = {
     "peer",
     "path",
     "predicted",
+    "proposer",
     "kind",
     "state",
     "reason",
