@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import logging
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -76,7 +75,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     options = parser.parse_args()
     if reason := why_not():
-        sys.exit(f"no laboratory here: {reason}")
+        print(f"left out: {reason}")
+        return
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     size = int(options.mib * (1 << 20))
     print(
