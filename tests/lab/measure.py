@@ -6,6 +6,7 @@ Seconds are the laboratory's own here, and bytes those of scale models.
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 from dataclasses import asdict
@@ -64,7 +65,8 @@ def run_patiently(lab: Laboratory, trial: Trial) -> Record:
     failures: list[str] = []
     while True:
         try:
-            return run_trial(lab, trial) | {"failures": failures}
+            # What else runs here shows in every figure: it is kept beside them.
+            return run_trial(lab, trial) | {"failures": failures, "load": os.getloadavg()[0]}
         except TrialFailed as failure:
             failures.append(str(failure))
             print(f"{lab.fleet.name} {trial.key}: {failure}", file=sys.stderr, flush=True)

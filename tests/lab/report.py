@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.lab import tables
 from tests.lab.bars import bars
-from tests.lab.figures import Record, chosen
+from tests.lab.figures import Record, Spread, chosen
 from tests.lab.fleets import FLEETS, SMALL_ANCHOR, TWO_HOUSES, FleetFacts
 from tests.lab.plots import draw
 from tests.lab.scale_model import BYTES_STOOD_FOR
@@ -74,7 +75,7 @@ def _sections(
 ) -> list[str]:
     run = [(fleet, records) for fleet, records in seen if records]
     three = [(fleet, records) for fleet, records in run if fleet.name in FLEETS]
-    parts = ["## Bars\n", _bars_table(three, nat_pairs, unpaced)]
+    parts = [_busy(run), "\n## Bars\n", _bars_table(three, nat_pairs, unpaced)]
     parts += ["## The fleets (Table II)\n", tables.fleets_table(fleet for fleet, _ in run)]
     if facts := _model_facts(run):
         parts += [
@@ -100,6 +101,18 @@ def _sections(
     if unpaced:
         parts += ["## Overhead, the ground of the anchor's margin of 5 %\n", tables.overhead_table(unpaced)]
     return [*parts, FOUND]
+
+
+def _busy(seen: Sequence[tuple[FleetFacts, list[Record]]]) -> str:
+    """How far the laboratory had the machine to itself."""
+    loads = tuple(record["load"] for _, records in seen for record in records)
+    if not loads:
+        return "Nothing has been run yet.\n"
+    return (
+        f"While these sessions ran, {Spread(loads).show(1)} programs at a time wanted this machine's {os.cpu_count()}\n"
+        "cores (its load average; the laboratory alone makes 1 to 2). Whatever is above the number of cores stretches\n"
+        "stages and hops: `make lab` is meant for a machine that does nothing else.\n"
+    )
 
 
 def _fleet_sections(fleet: FleetFacts, records: list[Record]) -> list[str]:
