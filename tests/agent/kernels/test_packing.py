@@ -56,7 +56,7 @@ def test_a_group_of_equal_numbers_is_kept(packing: Packing) -> None:
 @PACKINGS
 @SHAPES
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("count", [1, 3, 40], ids="{} rows".format)
+@pytest.mark.parametrize("count", [1, 3, packed_linear.ALIKE_ROWS + 1], ids="{} rows".format)
 def test_a_product_is_that_of_the_numbers_held(
     packing: Packing, shape: tuple[int, int], dtype: torch.dtype, count: int
 ) -> None:
