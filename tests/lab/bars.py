@@ -118,20 +118,20 @@ def _lan_bars(name: str, sessions: Mapping[str, list[Served]]) -> Iterator[Bar]:
 
 def _full(name: str, fleet: FleetFacts, ours: Sequence[Served]) -> Bar:
     reached = spread(ours, lambda s: s.gain / s.possible_gain)
-    alone, loaded = (_median_of(ours, figure) * 1e3 for figure in (_bottleneck_s, _loaded_bottleneck_s))
+    alone, loaded = (_median_of(ours, figure) * 1e3 for figure in (_waiting_s, _loaded_waiting_s))
     return Bar(
         f"{fleet.concurrency} users of min({fleet.concurrency}, T/τ), {name}",
         *("4.0 of 4", "≥ 0.95", reached.show(), reached.median >= 0.95),
-        f"with all users this machine computes several stages at once: τ is {loaded:.1f} ms then, not {alone:.1f}",
+        f"outside stages a token spends {loaded:.1f} ms then, alone {alone:.1f}: all hops are this machine's",
     )
 
 
-def _bottleneck_s(session: Served) -> float:
-    return session.bottleneck_s
+def _waiting_s(session: Served) -> float:
+    return session.waiting_s
 
 
-def _loaded_bottleneck_s(session: Served) -> float:
-    return session.loaded_bottleneck_s
+def _loaded_waiting_s(session: Served) -> float:
+    return session.loaded_waiting_s
 
 
 def _error_bars(seen: Seen, unpaced: Sequence[Record]) -> Iterator[Bar]:

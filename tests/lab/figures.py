@@ -89,9 +89,16 @@ class Served:
         return min(len(self.record["many_users"]["users"]), self.circuit_s / self.bottleneck_s)
 
     @property
-    def loaded_bottleneck_s(self) -> float:
-        """The slowest stage's while all users are answered: this machine then computes several stages at once."""
-        return max(stage["measured_s"] for stage in self.record["many_users"]["stages"]) / self.time_scale
+    def waiting_s(self) -> float:
+        """What a single user's token spends in no stage."""
+        return self.circuit_s - sum(self.stages_s)
+
+    @property
+    def loaded_waiting_s(self) -> float:
+        """The same while all users are answered: in flight, and behind other users' tokens."""
+        users = self.record["many_users"]
+        stages_s = sum(stage["measured_s"] for stage in users["stages"]) / self.time_scale
+        return len(users["users"]) / self.many_users - stages_s
 
     @property
     def own_rate_change(self) -> float:
