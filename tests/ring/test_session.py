@@ -13,7 +13,7 @@ import grpc
 import httpx2
 import pytest
 
-from kafila_agent.ctl.local_fleet import LocalFleet
+from kafila_agent.ctl.local_fleet import FleetError, LocalFleet
 from kafila_proto import agent_pb2 as pb
 
 WAIT_S = 60
@@ -245,6 +245,8 @@ def test_a_killed_member_ends_a_streaming_answer_with_its_name(smollm2):
         assert "error" in json.loads(rest[-1].removeprefix("data:"))
         ended = until(fleet, head, pb.SessionStatus.CLOSED).session
         assert victim in ended.reason
+        with pytest.raises(FleetError, match=f"{victim} ended with status -9"):
+            fleet.check()
 
 
 def test_an_unreachable_rendezvous_is_named(tmp_path):
