@@ -101,7 +101,8 @@ class _Talk:
         try:
             for chunk in stream_chat(self.base_url, self.model, asked, self.api_key, **self.options):
                 for choice in chunk["choices"]:
-                    parts.append(_show(choice["delta"]))
+                    parts.append(choice["delta"].get("content") or "")  # first: Ctrl-C may come at any time
+                    _show(choice["delta"])
                 made = made | chunk.get("kafila", {}) | (chunk.get("usage") or {})
         except KeyboardInterrupt:
             stopped = True
@@ -147,14 +148,12 @@ def _converse(talk: _Talk) -> None:
                 typer.echo(f"kafila-ctl: {error}", err=True)
 
 
-def _show(delta: dict[str, Any]) -> str:
-    """Print what a delta adds, and return what of it is the answer's."""
+def _show(delta: dict[str, Any]) -> None:
+    """Print what a delta adds."""
     if thought := delta.get("reasoning_content"):
         typer.secho(thought, dim=True, nl=False, err=True)
-    text = delta.get("content") or ""
-    sys.stdout.write(text)
+    sys.stdout.write(delta.get("content") or "")
     sys.stdout.flush()
-    return text
 
 
 def _measures(made: dict[str, Any]) -> str:

@@ -45,6 +45,10 @@ class Wire:
             self._honest(to, changed)
 
 
+async def _unasked(*_: object) -> None:
+    raise AssertionError("nobody has an edge over which to ask")
+
+
 class Member:
     """One agent without its process: identity, stream and Entry, as agent.py puts them together."""
 
@@ -56,7 +60,9 @@ class Member:
         self.endpoint = EdgeEndpoint.open(self.identity, "127.0.0.1")
         config = AgentConfig(name=name, state_dir=directory, rendezvous=address, threads=1, upnp=False)
         metrics = AgentMetrics("test")
-        self.machine = Machine(config, self.identity, self.endpoint, self.link, metrics, None, lambda: None)
+        self.machine = Machine(
+            config, self.identity, self.endpoint, self.link, metrics, None, lambda: None, _unasked
+        )
         self.entry = Entry(self.machine)
         self.link.on_message = self.entry.receive
         self.link.on_lost = self.entry.lost
