@@ -11,8 +11,5 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.
 settings.register_profile("suite", max_examples=60, deadline=None, suppress_health_check=_SLOW)
 _LONG = int(os.environ.get("FUZZ_EXAMPLES", "20000"))
 settings.register_profile("fuzz", max_examples=_LONG, deadline=None, suppress_health_check=_SLOW)
-if settings.get_current_profile_name() in (
-    "default",
-    "ci",
-):  # what hypothesis chooses by itself, the second where $CI is set
+if settings.get_current_profile_name() in ("default", "ci"):  # hypothesis's own: the second where $CI is set
     settings.load_profile("suite")
