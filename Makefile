@@ -31,9 +31,10 @@ tools:
 natlab-table: setup tools
 	$(BIN)/python -m tests.natlab.table $(ARGS)
 
-# Two workers, a file to each: many tests wait for processes, and more would only wait for each other's.
+# Two workers, a file to each, the longest first (tests/conftest.py): many tests wait for processes, and more workers
+# would only wait for each other's.
 test: setup tools
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -320,7 +320,7 @@ def test_two_conversations_at_once_each_get_their_own_answer(fleet, smollm2):
         body = {
             "model": status.session.model,
             "messages": [{"role": "user", "content": text}],
-            "max_tokens": 24,
+            "max_tokens": 16,
             "temperature": 0,
         }
         reply = httpx2.post(f"{status.api_url}/chat/completions", json=body, trust_env=False, timeout=WAIT_S)
