@@ -11,7 +11,8 @@ from kafila_proto import agent_pb2 as pb
 from kafila_proto.rendezvous_pb2 import MemberState, Progress, RosterEntry
 
 if TYPE_CHECKING:
-    from kafila_agent.head.measure import Measured
+    from kafila_agent.head.engine import Engine
+    from kafila_agent.head.speculation import Outlook
     from kafila_agent.session.entry import Entry
     from kafila_agent.session.membership import Membership
 
@@ -89,7 +90,7 @@ def _session(membership: Membership) -> pb.SessionStatus:
             member.measured_stage_s = measured[entry.name]
         session.members.append(member)
     if membership.seat is not None and membership.seat.engine is not None:
-        session.measured.CopyFrom(_measured(membership.seat.engine.measured()))
+        session.measured.CopyFrom(_measured(membership.seat.engine))
     return session
 
 
@@ -108,9 +109,18 @@ def _member(entry: RosterEntry, progress: Progress, names: dict[bytes, str]) -> 
     return member
 
 
-def _measured(measured: Measured) -> pb.Measured:
-    message = pb.Measured(tokens=measured.tokens)
+def _measured(engine: Engine) -> pb.Measured:
+    measured = engine.measured()
+    message = pb.Measured(tokens=measured.tokens, guessing=_guessing(engine.outlook()))
     for field in ("tokens_per_s", "ttft_s", "network_share"):
         if (value := getattr(measured, field)) is not None:
+            setattr(message, field, value)
+    return message
+
+
+def _guessing(outlook: Outlook) -> pb.Guessing:
+    message = pb.Guessing(rows=outlook.rows, reason=outlook.reason, right_share=outlook.rate)
+    for field in ("circuit_s", "interval_s", "gain"):
+        if (value := getattr(outlook, field)) is not None:
             setattr(message, field, value)
     return message

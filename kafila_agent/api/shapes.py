@@ -117,7 +117,7 @@ class Shape:
         }
 
     def _how(self) -> dict[str, Any]:
-        """Measured: the first text after so long; tokens/s of all choices together; the mean network share."""
+        """Measured: the first text after so long; tokens/s of all choices together; the mean network share; guesses ahead."""
         measures = [each.measures for each in self._ends()]
         ttfts = [each.ttft_s for each in measures if each.ttft_s is not None]
         rates = [each.tokens_per_s for each in measures if each.tokens_per_s is not None]
@@ -127,6 +127,8 @@ class Shape:
             "ttft_s": min(ttfts) if ttfts else None,
             "tokens_per_s": sum(rates) if rates else None,
             "network_share": sum(shares) / len(shares) if shares else None,
+            "guesses": sum(each.guesses for each in self._ends()),
+            "right_guesses": sum(each.right_guesses for each in self._ends()),
         }
 
 

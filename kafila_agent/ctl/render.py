@@ -87,6 +87,19 @@ def predicted_rate(session: pb.SessionStatus) -> float | None:
     return restate(parse_fleet(json.loads(session.fleet_json)), plan, rtts_s).tokens_per_s_one_user
 
 
+def guessing_line(guessing: pb.Guessing) -> str:
+    """How far the head guesses ahead, or why it does not."""
+    tempo = ""
+    if guessing.HasField("gain"):
+        tempo = (
+            f" (with {guessing.right_share:.0%} of the guesses right {guessing.gain:.2f} times as fast: a row takes"
+            f" {seconds(guessing.circuit_s)} round the ring, another can follow after {seconds(guessing.interval_s)})"
+        )
+    if guessing.rows:
+        return f"guessing ahead, with up to {guessing.rows} rows in the ring{tempo}"
+    return f"not guessing ahead: {guessing.reason}{tempo}"
+
+
 def to_dict(message: Message) -> dict[str, Any]:
     """A message as plain JSON: enums by name, unset optionals null, ``x_json`` fields parsed under ``x``."""
     result: dict[str, Any] = {}
@@ -147,6 +160,7 @@ def print_status(status: pb.Status, as_json: bool, *, redraw: bool = False) -> N
         rate = predicted_rate(session)
         expected = "" if rate is None else f" ({rate:.1f} predicted)"
         out.print(f"{measured.tokens_per_s:.1f} tokens/s{expected}{ttft}{share}", highlight=False)
+        out.print(guessing_line(measured.guessing), highlight=False)
     if status.api_url:
         out.print(f"API: {status.api_url}", highlight=False)
     sys.stdout.flush()

@@ -36,7 +36,7 @@ from kafila_agent.head.sampler import Sampled, Sampler, SamplingError
 from kafila_agent.head.scheduler import Chunk, Command, QueueFull, Release, Scheduler
 from kafila_agent.head.sequence import Row, Sequence, State, Verdict
 from kafila_agent.head.slots import Adopt
-from kafila_agent.head.speculation import Guessing, Speculation
+from kafila_agent.head.speculation import Guessing, Outlook, Speculation
 from kafila_agent.head.stop import StopStrings
 from kafila_agent.head.text import Detokenizer, Text
 
@@ -127,6 +127,7 @@ class Engine:
         )
         self._speculation = speculation or Speculation()
         self._tempo = Tempo()
+        self._outlook: Outlook | None = None
         self._numbers = itertools.count(1)
         self._runs: dict[int, _Run] = {}
         self._recent = Recent()
@@ -190,7 +191,7 @@ class Engine:
         """A proposer that takes its time has extended the sequence's line."""
         run = self._runs.get(sequence.number)
         if run is not None and sequence.state is State.DECODE:
-            run.guessing.go_on(self._tempo)
+            self._guess(run)
             self._feed_ring()
 
     def on_error(self, frame: Frame, error: Exception) -> None:
@@ -235,6 +236,14 @@ class Engine:
             slots=self._slots,
             kv_usage=kept / (self._slots * self.context_tokens),
         )
+
+    def outlook(self) -> Outlook:
+        """What guessing ahead promises, in the sequence that went on last."""
+        return self._outlook or self._speculation.outlook(self._tempo)
+
+    def _guess(self, run: _Run) -> None:
+        run.guessing.go_on(self._tempo)
+        self._outlook = run.guessing.outlook or self._outlook
 
     def _feed_ring(self) -> None:
         for command in self._scheduler.schedule(self._speculation.places(self._tempo)):
@@ -292,7 +301,7 @@ class Engine:
         else:
             self._give(run, piece)
             self._scheduler.proceed(run.sequence)
-            run.guessing.go_on(self._tempo)
+            self._guess(run)
 
     def _finish_with_rest(self, run: _Run, piece: str, reason: str) -> None:
         """No more tokens: what was held back as the beginning of a character or of a stop string goes out."""
@@ -304,7 +313,14 @@ class Engine:
         self._drop(run)
         measures = run.clock.finish(self._clock())
         finished = Finished(
-            reason, len(run.sequence.prompt), run.heard, measures, run.tell(), run.sequence.kept
+            reason,
+            len(run.sequence.prompt),
+            run.heard,
+            measures,
+            run.tell(),
+            run.sequence.kept,
+            run.guessing.judged,
+            run.guessing.right,
         )
         self._recent.finish(measures)
         self._observer.on_finished(finished)

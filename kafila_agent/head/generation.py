@@ -80,7 +80,7 @@ class Finished:
     """The end of the answer. ``reason`` is ``stop`` or ``length``, as OpenAI's API has it.
 
     ``tokens``: those after the last piece, such as the model's own end. ``cached_tokens``: of the prompt, those that a
-    slot still held.
+    slot still held. ``guesses`` of what follows came to be judged, ``right_guesses`` of them were right.
     """
 
     reason: str
@@ -89,6 +89,8 @@ class Finished:
     measures: RequestMeasures
     tokens: tuple[Sampled, ...] = ()
     cached_tokens: int = 0
+    guesses: int = 0
+    right_guesses: int = 0
 
 
 class Generation(AsyncIterator[Piece | Finished]):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from kafila_agent.head.measure import Tempo
@@ -25,9 +26,6 @@ _HOPELESS = 0.02  # a row that is this unlikely to be needed is not launched
 _PRIOR = 0.8  # what a proposer is believed to get right before it has been judged
 _JUDGED_WEIGHT = 1 / 16
 _FORGOTTEN = 1 / 128  # with every token that nobody guessed, so that who was wrong for long is tried again
-
-Window = Callable[[float, Tempo, float], int]
-
 
 class Acceptance:
     """How often one proposer's guesses turn out right in one sequence, lately."""
@@ -49,18 +47,36 @@ def predict_gain(rate: float, circuit_s: float, interval_s: float) -> float:
     return 1 / ((1 - rate) + rate * interval_s / circuit_s)
 
 
-def choose_window(rate: float, tempo: Tempo, proposal_s: float = 0.0) -> int:
-    """Rows of one line to keep in the ring; 0: guessing does not pay, or nothing is measured yet.
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What guessing ahead promises: ``rows`` of one line are to be in the ring, and 0 where ``reason`` says why not.
 
-    ``proposal_s``: what the proposer takes for each guess.
+    ``rate``: the share of guesses that is right. ``gain``: times faster than one row at a time. None: not measured yet.
     """
+
+    rows: int
+    rate: float
+    circuit_s: float | None
+    interval_s: float | None
+    gain: float | None
+    reason: str = ""
+
+
+def predict_outlook(rate: float, tempo: Tempo, proposal_s: float = 0.0, most_rows: int = MOST_ROWS) -> Outlook:
+    """For a proposer that is right so often and takes ``proposal_s`` for each guess."""
     if tempo.circuit_s is None or tempo.interval_s is None:
-        return 0
+        return Outlook(0, rate, None, None, None, "too few tokens have gone round the ring to know its tempo")
     interval_s = max(tempo.interval_s, proposal_s)
-    if predict_gain(rate, tempo.circuit_s, interval_s) < LEAST_GAIN:
-        return 0
-    likely = MOST_ROWS if rate >= 1 else math.ceil(math.log(_HOPELESS) / math.log(rate))
-    return min(MOST_ROWS, likely, math.ceil(tempo.circuit_s / interval_s))
+    gain = predict_gain(rate, tempo.circuit_s, interval_s)
+    rows, reason = 0, ""
+    if not most_rows:
+        reason = "this model's stages cannot go back"
+    elif gain < LEAST_GAIN:
+        reason = f"less than {LEAST_GAIN - 1:.0%} would be gained"
+    else:
+        likely = MOST_ROWS if rate >= 1 else math.ceil(math.log(_HOPELESS) / math.log(rate))
+        rows = min(most_rows, likely, math.ceil(tempo.circuit_s / interval_s))
+    return Outlook(rows, rate, tempo.circuit_s, interval_s, gain, reason)
 
 
 def guess_rows(rollback_tokens: int | None) -> int:
@@ -96,11 +112,11 @@ class Speculation:
     def guessing(self, sequence: Sequence, *, wanted: bool) -> Guessing:
         """For a new sequence; with nobody to guess if it is not ``wanted``."""
         proposers = [make() for make in self._proposers] if wanted else []
-        return Guessing(sequence, proposers, self.window)
+        return Guessing(sequence, proposers, self.outlook)
 
-    def window(self, rate: float, tempo: Tempo, proposal_s: float) -> int:
-        """Rows of one line to keep in the ring."""
-        return min(self._most_rows, choose_window(rate, tempo, proposal_s))
+    def outlook(self, tempo: Tempo, rate: float = _PRIOR, proposal_s: float = 0.0) -> Outlook:
+        """How many rows of one line to keep in the ring, for a proposer like that."""
+        return predict_outlook(rate, tempo, proposal_s, self._most_rows)
 
     def places(self, tempo: Tempo) -> int:
         """Rows of all lines to keep in the ring."""
@@ -108,15 +124,26 @@ class Speculation:
 
 
 class Guessing:
-    """One sequence's proposers, asked in their order until one has something to say."""
+    """One sequence's proposers, asked in their order until one has something to say.
 
-    def __init__(self, sequence: Sequence, proposers: Iterable[Proposer], window: Window) -> None:
+    ``outlook``: of the proposer who may fill the ring furthest; None before the first, or where nobody guesses.
+    ``judged``, ``right``: guesses compared with their tokens so far.
+    """
+
+    def __init__(
+        self, sequence: Sequence, proposers: Iterable[Proposer], predict: Callable[[Tempo, float, float], Outlook]
+    ) -> None:
+        self.outlook: Outlook | None = None
+        self.judged = self.right = 0
         self._sequence = sequence
-        self._window = window
+        self._predict = predict
         self._proposers = {proposer.name: (proposer, Acceptance()) for proposer in proposers}
 
     def judge(self, verdict: Verdict | None) -> None:
         """A token was sampled, and ``verdict`` is what it says of the guess, if there was one."""
+        if verdict is not None:
+            self.judged += 1
+            self.right += verdict.right
         for name, (_, acceptance) in self._proposers.items():
             if verdict is not None and verdict.by == name:
                 acceptance.judge(verdict.right)
@@ -126,11 +153,14 @@ class Guessing:
     def go_on(self, tempo: Tempo) -> None:
         """Set the sequence's window and fill it with guesses."""
         self._sequence.window = 0
+        self.outlook = None
         guesses = self._sequence.guesses
         for proposer, acceptance in self._proposers.values():
-            window = self._window(acceptance.rate, tempo, proposer.proposal_s)
-            self._sequence.window = max(window, self._sequence.window)
-            if not window:
-                continue
-            if guesses >= window - 1 or proposer.guess(self._sequence, window - 1 - guesses):
+            outlook = self._predict(tempo, acceptance.rate, proposer.proposal_s)
+            if self.outlook is None or outlook.rows > self.outlook.rows:
+                self.outlook = outlook
+            self._sequence.window = self.outlook.rows
+            if outlook.rows and (
+                guesses >= outlook.rows - 1 or proposer.guess(self._sequence, outlook.rows - 1 - guesses)
+            ):
                 return

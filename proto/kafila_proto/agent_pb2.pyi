@@ -197,13 +197,31 @@ class NamedEdge(_message.Message):
     def __init__(self, peer: _Optional[str] = ..., path: _Optional[str] = ..., rtt_s: _Optional[float] = ...) -> None: ...
 
 class Measured(_message.Message):
-    __slots__ = ("tokens_per_s", "ttft_s", "network_share", "tokens")
+    __slots__ = ("tokens_per_s", "ttft_s", "network_share", "tokens", "guessing")
     TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
     TTFT_S_FIELD_NUMBER: _ClassVar[int]
     NETWORK_SHARE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    GUESSING_FIELD_NUMBER: _ClassVar[int]
     tokens_per_s: float
     ttft_s: float
     network_share: float
     tokens: int
-    def __init__(self, tokens_per_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., network_share: _Optional[float] = ..., tokens: _Optional[int] = ...) -> None: ...
+    guessing: Guessing
+    def __init__(self, tokens_per_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., network_share: _Optional[float] = ..., tokens: _Optional[int] = ..., guessing: _Optional[_Union[Guessing, _Mapping]] = ...) -> None: ...
+
+class Guessing(_message.Message):
+    __slots__ = ("rows", "reason", "right_share", "circuit_s", "interval_s", "gain")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RIGHT_SHARE_FIELD_NUMBER: _ClassVar[int]
+    CIRCUIT_S_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    GAIN_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    reason: str
+    right_share: float
+    circuit_s: float
+    interval_s: float
+    gain: float
+    def __init__(self, rows: _Optional[int] = ..., reason: _Optional[str] = ..., right_share: _Optional[float] = ..., circuit_s: _Optional[float] = ..., interval_s: _Optional[float] = ..., gain: _Optional[float] = ...) -> None: ...

@@ -16,15 +16,17 @@ from concurrent.futures import ThreadPoolExecutor
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 def ask(line):
     headers = {"Content-Type": "application/json"}
-    ids, times = [], [time.monotonic()]
+    ids, times, how = [], [time.monotonic()], {}
     with opener.open(urllib.request.Request(sys.argv[1], line.encode(), headers)) as reply:
         for event in reply:
             if event.startswith(b"data: {"):
-                choices = json.loads(event[6:])["choices"]
+                chunk = json.loads(event[6:])
+                choices, how = chunk["choices"], chunk.get("kafila", how)
                 new = [token for choice in choices for token in choice.get("token_ids", [])]
                 ids += new
                 times += [time.monotonic()] * bool(new)
-    return json.dumps([ids, times[1] - times[0], times[-1] - times[1]])
+    guesses = [how["guesses"], how["right_guesses"]]
+    return json.dumps([ids, times[1] - times[0], times[-1] - times[1], *guesses])
 with ThreadPoolExecutor(int(sys.argv[2])) as pool:
     for answer in pool.map(ask, sys.stdin):
         print(answer, flush=True)
@@ -33,11 +35,13 @@ with ThreadPoolExecutor(int(sys.argv[2])) as pool:
 
 @dataclass(frozen=True)
 class Answer:
-    """``decode_s``: from the first token to the last."""
+    """``decode_s``: from the first token to the last. ``right_guesses`` of the ``guesses`` ahead that were judged."""
 
     token_ids: tuple[int, ...]
     ttft_s: float
     decode_s: float
+    guesses: int
+    right_guesses: int
 
     @property
     def tokens_per_s(self) -> float:
@@ -51,4 +55,4 @@ def ask(lab: Lab, node: str, api_url: str, bodies: Sequence[dict], *, at_once: i
     lines = "\n".join(json.dumps(common | body) for body in bodies)
     command = [sys.executable, "-c", _SCRIPT, f"{api_url}/chat/completions", str(at_once)]
     said = [json.loads(line) for line in lab.run(node, command, lines).splitlines()]
-    return [Answer(tuple(ids), ttft_s, decode_s) for ids, ttft_s, decode_s in said]
+    return [Answer(tuple(ids), *measures) for ids, *measures in said]

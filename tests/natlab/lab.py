@@ -164,6 +164,11 @@ class Lab:
         """What ``part`` parted is joined again."""
         self.run("inet", ["nft", "delete", "table", "inet", f"part-{one}"])
 
+    def delay(self, site: str, rtt_ms: float) -> None:
+        """From now on a site is so far from the rendezvous and back, in a lab built with some delay."""
+        self._sites[site].rtt_ms = rtt_ms
+        self._set_delays({site: [rtt_ms / 2e3, 0.0, 0.0, 0.0]})
+
     def shuffle(self, site: str, late_share: float, copied_share: float) -> None:
         """Let some of a site's packets come late, behind later ones, and some twice, in a lab built with some delay."""
         self._set_delays({site: [self._sites[site].rtt_ms / 2e3, 0.0, late_share, copied_share]})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kafila_agent.head.sequence import Sequence
-from kafila_agent.head.speculation import Speculation
+from kafila_agent.head.speculation import Outlook, Speculation
 
 Answers = dict[tuple[int, ...], list[int]]  # by prompt
 
@@ -58,8 +58,8 @@ class FixedWindow(Speculation):
         super().__init__(proposers=[lambda: guesser])
         self.rows = rows
 
-    def window(self, *_: object) -> int:
-        return self.rows
+    def outlook(self, *_: object) -> Outlook:
+        return Outlook(self.rows, 1.0, None, None, None)
 
     def places(self, *_: object) -> int:
         return 10 * self.rows

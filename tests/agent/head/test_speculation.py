@@ -19,9 +19,9 @@ from kafila_agent.head.speculation import (
     MOST_ROWS,
     Acceptance,
     Speculation,
-    choose_window,
     guess_rows,
     predict_gain,
+    predict_outlook,
 )
 from kafila_agent.model.kv import MAX_ROLLBACK_TOKENS
 from kafila_agent.stage.kv_cache import SlotCache
@@ -286,28 +286,32 @@ def tempo(circuit_s: float, interval_s: float) -> Tempo:
     ],
 )
 def test_the_window_fills_the_ring_unless_it_gains_too_little(rate, circuit_s, interval_s, rows):
-    assert choose_window(rate, tempo(circuit_s, interval_s)) == rows
-    if not rows:
-        assert predict_gain(rate, circuit_s, interval_s) < LEAST_GAIN
+    outlook = predict_outlook(rate, tempo(circuit_s, interval_s))
+    assert outlook.rows == rows
+    assert outlook.gain == predict_gain(rate, circuit_s, interval_s)
+    assert (outlook.gain < LEAST_GAIN) == (not rows) == bool(outlook.reason)
 
 
 def test_a_slow_proposer_sets_the_interval_and_nothing_measured_is_no_reason_to_guess():
-    assert choose_window(0.97, tempo(0.5, 0.01), proposal_s=0.1) == 5
-    assert choose_window(0.97, Tempo()) == 0
+    assert predict_outlook(0.97, tempo(0.5, 0.01), proposal_s=0.1).rows == 5
+    outlook = predict_outlook(0.97, Tempo())
+    assert (outlook.rows, outlook.gain) == (0, None)
+    assert "too few tokens" in outlook.reason
     assert Tempo().places == 1
 
 
 def test_a_window_is_never_more_than_stages_can_go_back():
     assert [guess_rows(tokens) for tokens in (None, MAX_ROLLBACK_TOKENS, 20, 1, 0)] == [64, 64, 10, 0, 0]
-    assert Speculation(most_rows=0).window(0.99, tempo(1, 0.01), 0.0) == 0
+    outlook = Speculation(most_rows=0).outlook(tempo(1, 0.01))
+    assert (outlook.rows, outlook.reason) == (0, "this model's stages cannot go back")
 
 
 def test_who_is_wrong_is_not_asked_and_later_tried_again():
     acceptance = Acceptance()
-    while choose_window(acceptance.rate, tempo(0.2, 0.1)):
+    while predict_outlook(acceptance.rate, tempo(0.2, 0.1)).rows:
         acceptance.judge(False)
     tokens = 0
-    while not choose_window(acceptance.rate, tempo(0.2, 0.1)):
+    while not predict_outlook(acceptance.rate, tempo(0.2, 0.1)).rows:
         acceptance.forget()
         tokens += 1
     assert 1 <= tokens < 200
