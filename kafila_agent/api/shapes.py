@@ -117,7 +117,7 @@ class Shape:
         }
 
     def _how(self) -> dict[str, Any]:
-        """Measured: the first text after so long; tokens/s of all choices together; the mean network share; guesses ahead."""
+        """Measured: first text after so long; tokens/s of all choices together; mean network share; guesses ahead."""
         measures = [each.measures for each in self._ends()]
         ttfts = [each.ttft_s for each in measures if each.ttft_s is not None]
         rates = [each.tokens_per_s for each in measures if each.tokens_per_s is not None]

@@ -27,6 +27,7 @@ _PRIOR = 0.8  # what a proposer is believed to get right before it has been judg
 _JUDGED_WEIGHT = 1 / 16
 _FORGOTTEN = 1 / 128  # with every token that nobody guessed, so that who was wrong for long is tried again
 
+
 class Acceptance:
     """How often one proposer's guesses turn out right in one sequence, lately."""
 
@@ -62,7 +63,9 @@ class Outlook:
     reason: str = ""
 
 
-def predict_outlook(rate: float, tempo: Tempo, proposal_s: float = 0.0, most_rows: int = MOST_ROWS) -> Outlook:
+def predict_outlook(
+    rate: float, tempo: Tempo, proposal_s: float = 0.0, most_rows: int = MOST_ROWS
+) -> Outlook:
     """For a proposer that is right so often and takes ``proposal_s`` for each guess."""
     if tempo.circuit_s is None or tempo.interval_s is None:
         return Outlook(0, rate, None, None, None, "too few tokens have gone round the ring to know its tempo")
@@ -131,7 +134,10 @@ class Guessing:
     """
 
     def __init__(
-        self, sequence: Sequence, proposers: Iterable[Proposer], predict: Callable[[Tempo, float, float], Outlook]
+        self,
+        sequence: Sequence,
+        proposers: Iterable[Proposer],
+        predict: Callable[[Tempo, float, float], Outlook],
     ) -> None:
         self.outlook: Outlook | None = None
         self.judged = self.right = 0

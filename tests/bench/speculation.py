@@ -1,10 +1,11 @@
 """What guessing ahead gains: three real members in the laboratory, SmolLM2, each request with guesses and without.
 
     python -m tests.bench.speculation [--delays-ms 0 5 20 40 50] [--ways lookup draft] [--prompts copy ...]
-        [--tokens 100] [--loss-percent 5] [--late-percent 5] [--stage-ms 60]
+        [--tokens 100] [--loss-percent 5] [--late-percent 5] [--stage-ms 60] [--seconds 120]
 
-One fleet for all rows, each printed as it comes; every hop takes the delay one way. Guessed answers must be the plain
-ones, token for token. Figures are tokens per second after the first; the ratio is the guessed over the plain rate.
+One fleet for all rows, each printed as it comes and kept in build/speculation.json, so that a bench that was stopped
+(``--seconds``: begin nothing after) goes on where it was. Every hop takes the delay one way. Guessed answers must be
+the plain ones, token for token. Figures are tokens per second after the first; the ratio is guessed over plain.
 *lookup* guesses from the text alone; with *draft* the same model in 4 bits guesses too, at the head. Beside it stands
 what a ring of one slowest place would do (``ring_model``) with the measured share of right guesses, circuit and
 interval. ``--stage-ms``: members stand for machines whose stages take so long (``kafila-agent --pace``), which takes
@@ -17,14 +18,18 @@ import argparse
 import json
 import random
 import tempfile
+import time
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from kafila_proto import agent_pb2 as pb
+from tests.lab.run import Kept
 from tests.natlab.asking import Answer, ask
 from tests.natlab.fleet import LabFleet
 from tests.natlab.lab import Lab, why_not
 
+FILE = Path(__file__).resolve().parents[2] / "build/speculation.json"
 MEMBERS = ("desk", "laptop", "tower")
 STORY = (
     "The lighthouse keeper climbed the spiral stairs every evening at dusk. He carried a small brass lamp, a flask of"
@@ -33,30 +38,32 @@ STORY = (
     " drifting towards the rocks, and he lit every lamp he had. The crew of the schooner saw the light, turned the"
     " rudder by hand, and came safely into the harbour at dawn."
 )
-CODE = """def total_price(items, tax_rate):
-    total = 0
-    for item in items:
-        price = item["price"] * item["quantity"]
-        if item["discount"]:
-            price = price - item["discount"]
-        total = total + price
-    return total + total * tax_rate
-
-
-def average_price(items):
-    if not items:
-        return 0
-    return sum(item["price"] for item in items) / len(items)
+SETTINGS = """HOST = "localhost"
+PORT = 8000
+DEBUG = True
+TIMEOUT_SECONDS = 30
+DATABASE = {
+    "name": "harbour",
+    "user": "keeper",
+    "password": "lighthouse",
+    "pool_size": 10,
+}
+LOGGING = {
+    "level": "INFO",
+    "file": "/var/log/harbour.log",
+    "rotate": True,
+}
 """
 PROMPTS = {
     "copy": f"Repeat the following text word for word.\n\n{STORY}",
     "summary": f"Quote the three most important sentences of this text, word for word.\n\n{STORY}",
-    "code edit": f"Add a docstring to total_price. Write the whole program again.\n\n```python\n{CODE}```",
+    "code edit": f"Change the port to 9000. Write the whole file again.\n\n```python\n{SETTINGS}```",
     "free text": "Why do people like to travel? Answer in a short paragraph.",
 }
 
 
-WARM_UP_TOKENS = 70  # after which the head's medians know only what is so now
+WARM_UP_TOKENS = 12
+FORGET_TOKENS = 70  # after which the head's medians know only what is so now
 ALIKE_BYTES_PER_S = 1e12
 
 
@@ -65,7 +72,9 @@ def smollm2() -> Path:
     return next(Path(str(file.locate())) for file in files if file.suffix == ".gguf")
 
 
-def ring_model(right_share: float, circuit_s: float, interval_s: float, rows: int, tokens: int = 4000) -> float:
+def ring_model(
+    right_share: float, circuit_s: float, interval_s: float, rows: int, tokens: int = 4000
+) -> float:
     """Tokens per second of one line with ``rows`` in a ring: every row waits its turn at the slowest place.
 
     Rows come back in order. The first of a line yields a token, each later one if the guess before it was right; the
@@ -85,54 +94,67 @@ def ring_model(right_share: float, circuit_s: float, interval_s: float, rows: in
 
 
 class Bench:
-    """A fleet at work, and what plain decoding answered."""
+    """A fleet at work. ``kept``: rows by what they are of, and what plain decoding answered."""
 
-    def __init__(self, lab: Lab, fleet: LabFleet, options: argparse.Namespace) -> None:
-        self._lab, self._fleet, self._options = lab, fleet, options
-        self._plain: dict[tuple[float, str], Answer] = {}
+    def __init__(self, lab: Lab, fleet: LabFleet, kept: Kept, options: argparse.Namespace) -> None:
+        self._lab, self._fleet, self._kept, self._options = lab, fleet, kept, options
 
-    def measure(self, way: str) -> None:
-        """One session: all delays, all prompts."""
+    def measure(self, way: str, until_s: float) -> None:
+        """One session: all delays and prompts that are left, until time is up."""
+        left = rows_left(self._kept, way, self._options)
+        if not left or time.monotonic() > until_s:
+            return
         options = {"dtype": "bfloat16", "context_tokens": 1024, "concurrency": 2}
         draft = str(smollm2()) if way == "draft" else ""
         self._status = self._fleet.serve(MEMBERS, smollm2(), draft=draft, **options)
-        for delay_ms in self._options.delays_ms:
-            for name in MEMBERS:
-                self._lab.delay(name, delay_ms)
-                self._trouble(name, delay_ms)
-            self._ask("free text", WARM_UP_TOKENS, speculation=way == "draft")
-            for name in self._options.prompts:
-                print(f"{delay_ms:5.0f} ms  {name:10} {self._row(way, delay_ms, name)}", flush=True)
+        warm_up = WARM_UP_TOKENS
+        for delay_ms in dict.fromkeys(delay_ms for delay_ms, _ in left):
+            self._place(delay_ms)
+            self._ask("copy", warm_up, speculation=True)
+            warm_up = FORGET_TOKENS
+            for name in [name for each_ms, name in left if each_ms == delay_ms]:
+                if time.monotonic() > until_s:
+                    break
+                row = f"{delay_ms:5.0f} ms  {name:10} {self._row(way, delay_ms, name)}"
+                self._kept.add(key_of(self._options, delay_ms, name, way), row)
+                print(row, flush=True)
         self._fleet.leave(MEMBERS)
 
-    def _trouble(self, name: str, delay_ms: float) -> None:
-        """On each hop, which leads over the lines of two members."""
-        if self._options.loss_percent:
+    def _place(self, delay_ms: float) -> None:
+        """Members so far apart, with the trouble asked for on each hop, which leads over two members' lines."""
+        for name in MEMBERS:
+            self._lab.delay(name, delay_ms)
             self._lab.lose(name, self._options.loss_percent / 2)
-        if self._options.late_percent:
-            self._lab.shuffle(name, self._options.late_percent / 200, 0.0)
+            if self._options.late_percent:
+                self._lab.shuffle(name, self._options.late_percent / 200, 0.0)
 
     def _row(self, way: str, delay_ms: float, name: str) -> str:
-        tokens = self._options.tokens
-        if (delay_ms, name) not in self._plain:
-            self._plain[delay_ms, name] = self._ask(name, tokens, speculation=False)
-        plain, guessed = self._plain[delay_ms, name], self._ask(name, tokens, speculation=True)
-        assert plain.token_ids == guessed.token_ids, f"{name}: the answers differ"
-        told = f"plain {plain.tokens_per_s:6.2f}/s  {way} {guessed.tokens_per_s:6.2f}/s"
-        told += f"  {guessed.tokens_per_s / plain.tokens_per_s:5.2f}x  {guessed.right_guesses}/{guessed.guesses} right"
+        plain, guessed = self._plain(delay_ms, name), self._ask(name, self._options.tokens, speculation=True)
+        rates = {"plain": plain["tokens_per_s"], way: guessed.tokens_per_s}
+        assert tuple(plain["token_ids"]) == guessed.token_ids, f"{name}: the answers differ"
+        told = "  ".join(f"{each} {rate:6.2f}/s" for each, rate in rates.items())
+        told += f"  {rates[way] / rates['plain']:5.2f}x  {guessed.right_guesses}/{guessed.guesses} right"
         guessing = self._now().measured.guessing
         told += f"  T {guessing.circuit_s * 1e3:4.0f} ms  interval {guessing.interval_s * 1e3:3.0f} ms"
         if way == "draft" and guessed.guesses:
             share = guessed.right_guesses / guessed.guesses
             model = ring_model(share, guessing.circuit_s, guessing.interval_s, guessing.rows)
-            told += f"  rows {guessing.rows}  model {model:5.2f}/s: {guessed.tokens_per_s / model:4.2f} of it"
+            told += f"  rows {guessing.rows}  model {model:5.2f}/s: {rates[way] / model:4.2f} of it"
         return told
+
+    def _plain(self, delay_ms: float, name: str) -> dict[str, Any]:
+        key = key_of(self._options, delay_ms, name, "plain")
+        if key not in self._kept.records:
+            answer = self._ask(name, self._options.tokens, speculation=False)
+            self._kept.add(key, {"token_ids": answer.token_ids, "tokens_per_s": answer.tokens_per_s})
+        return self._kept.records[key]
 
     def _ask(self, name: str, tokens: int, *, speculation: bool) -> Answer:
         body = {
             "model": self._status.session.model,
             "messages": [{"role": "user", "content": PROMPTS[name]}],
             "max_tokens": tokens,
+            "ignore_eos": True,
             "speculation": speculation,
         }
         [answer] = ask(self._lab, self._status.name, self._status.api_url, [body])
@@ -140,6 +162,20 @@ class Bench:
 
     def _now(self) -> pb.SessionStatus:
         return self._fleet.agent(self._status.name).GetStatus(pb.StatusRequest()).session
+
+
+def key_of(options: argparse.Namespace, delay_ms: float, name: str, way: str) -> str:
+    """What a row is of."""
+    trouble = f"{options.loss_percent:g} % lost, {options.late_percent:g} % late"
+    return (
+        f"{options.tokens} tokens, {options.stage_ms:g} ms, {trouble}, {delay_ms:g} ms apart, {name}, {way}"
+    )
+
+
+def rows_left(kept: Kept, way: str, options: argparse.Namespace) -> list[tuple[float, str]]:
+    """Delays and prompts that were not measured yet."""
+    rows = [(delay_ms, name) for delay_ms in options.delays_ms for name in options.prompts]
+    return [row for row in rows if key_of(options, *row, way) not in kept.records]
 
 
 def pace_options(directory: Path, stage_ms: float) -> list[str]:
@@ -164,7 +200,13 @@ def main() -> None:
     parser.add_argument("--loss-percent", type=float, default=0)
     parser.add_argument("--late-percent", type=float, default=0)
     parser.add_argument("--stage-ms", type=float, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     options = parser.parse_args()
+    until_s = time.monotonic() + options.seconds
+    kept = Kept(FILE)
+    if not any(rows_left(kept, way, options) for way in options.ways):
+        print(f"all rows are in {FILE}; remove it to measure anew")
+        return
     if reason := why_not():
         print(f"skipped: {reason}")
         return
@@ -175,9 +217,9 @@ def main() -> None:
         args = ["--model-dir", str(smollm2().parent), "--threads", "1", "--no-upnp"]
         args += pace_options(Path(directory), options.stage_ms)
         with LabFleet(lab, Path(directory), dict.fromkeys(MEMBERS, args)) as fleet:
-            bench = Bench(lab, fleet, options)
+            bench = Bench(lab, fleet, kept, options)
             for way in options.ways:
-                bench.measure(way)
+                bench.measure(way, until_s)
 
 
 if __name__ == "__main__":

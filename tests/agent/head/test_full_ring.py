@@ -90,6 +90,21 @@ async def test_copying_is_faster_the_further_away_members_are_and_new_text_never
     assert gain >= (2.5 if words == "copied" and hop_s >= 0.04 else least)
 
 
+async def test_alone_nothing_is_guessed_and_the_reason_is_told(make_engine):
+    prompt = tokens(1, PROMPT_TOKENS)
+    said = list(prompt[5:55])
+    for stages, hop_s, guesses, reason in ((1, 0.0, 0, "less than 5% would be gained"), (3, 0.04, 30, "")):
+        ring = TimedRing(stages, script=script(prompt, said), hop_s=hop_s)
+        engine = make_engine(ring, prefill_chunk=64)
+        assert "too few tokens" in engine.outlook().reason
+        generation = engine.generate(Request(prompt, len(said), GREEDY, ignore_eos=True))
+        ring.run()
+        finished = (await answer(generation))[1]
+        assert finished.guesses >= guesses
+        assert (finished.guesses > 0) == (guesses > 0) == (engine.outlook().rows > 0)
+        assert engine.outlook().reason == reason
+
+
 @pytest.mark.parametrize("share", [0.12, 0.5, 0.9])
 async def test_four_users_have_what_the_slowest_stage_allows(make_engine, show_ratio, share):
     stage_s = 0.04

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kafila_agent.head.prompt_lookup import LONGEST, SHORTEST, PromptLookup
+from kafila_agent.head.prompt_lookup import LONGEST, RETURN, SHORTEST, STRAY_TOKENS, PromptLookup
 from kafila_agent.head.sequence import Sequence
 
 WORDS = list(range(1000, 1100))
@@ -47,6 +47,31 @@ def test_a_proposal_goes_on_from_its_own_end_as_long_as_it_matches():
 def test_a_loop_is_continued_round_and_round():
     proposer = lookup(*[1, 2, 3] * 6)
     assert proposer.propose([], 7) == [1, 2, 3, 1, 2, 3, 1]
+
+
+def copied(*tokens: int) -> PromptLookup:
+    """WORDS, then a copy of the first ten that ``tokens`` go on from."""
+    proposer = lookup(*WORDS, 5, *WORDS[:10])
+    assert proposer.propose([], 2) == WORDS[10:12]
+    proposer.learn(tokens)
+    return proposer
+
+
+@pytest.mark.parametrize(
+    ("strays", "back"),
+    [([], 10), ([7], 10), ([7], 11), ([7, 8], 10), ([], 13), ([7] * 9, 18)],
+    ids=["none", "put in", "replaced", "two put in", "left out", "a clause"],
+)
+def test_a_copy_that_has_left_its_source_comes_back_with_a_few_tokens_near_it(strays, back):
+    assert copied(*strays, *WORDS[back : back + RETURN]).propose([], 3) == WORDS[back + RETURN :][:3]
+
+
+def test_few_tokens_far_from_where_a_copy_left_its_source_say_nothing():
+    far = 11 + STRAY_TOKENS
+    assert copied(7, *WORDS[far : far + RETURN]).propose([], 3) == []
+    assert copied(7, *WORDS[far : far + SHORTEST]).propose([], 3) == WORDS[far + SHORTEST :][:3]
+    assert copied(7, WORDS[10]).propose([], 3) == []
+    assert copied(*range(500, 502 + STRAY_TOKENS), *WORDS[10 : 10 + RETURN]).propose([], 3) == []
 
 
 def test_it_follows_a_sequence_as_it_grows():
