@@ -4,7 +4,8 @@ socket.
 A circuit is ALLOCATED when a member of an edge asks for it. Each side binds the address it is seen from,
 with the key it was granted: the first makes the circuit HALF_BOUND, the second BOUND, and from then on
 whatever comes from one side's address goes to the other's, unread. A side may bind again from a new
-address; the key proves the right, the counter that it is not an old datagram. A circuit that nobody binds,
+address; the key proves the right, the counter that it is not an old datagram, and a token that was sent to
+that address that its source is not forged. A circuit that nobody binds,
 or over which nothing moves, is EXPIRED. Datagrams of unknown or unbound circuits are dropped without a
 word: an answer would serve only a stranger.
 """
@@ -109,6 +110,16 @@ class Side:
     place: Place | None = None
     counter: int = 0
     place_bucket: Bucket | None = None
+    challenged: tuple[Source, bytes] | None = None  # an address, and the token that proves it
+
+    def must_prove(self, source: Source, token: bytes) -> bytes | None:
+        """The token that ``source`` must return before it is bound; None if it need not, or just has."""
+        if source == self.source or (source, token) == self.challenged:
+            self.challenged = None
+            return None
+        if self.challenged is None or self.challenged[0] != source:
+            self.challenged = source, os.urandom(relay.TOKEN_BYTES)
+        return self.challenged[1]
 
 
 @dataclass(slots=True)
@@ -228,16 +239,21 @@ class Circuits:
             return self._drop(circuit, "wrong key")
         if binding.counter <= side.counter:
             return self._drop(circuit, "played again")
+        side.counter = binding.counter
+        answer = circuit.circuit_id, binding.counter, side.key
+        token = side.must_prove(source, binding.token)
+        if token is not None:
+            return relay.encode_binding(relay.RelayKind.CHALLENGE, *answer, token), source
         if not self._settle(side, place, now):
             return self._drop(circuit, "too many at one address")
         if side.source is None:
             circuit.advance(CircuitEvent.SIDE_BOUND)
-        side.source, side.counter = source, binding.counter
+        side.source = source
         bound = circuit.state is CircuitState.BOUND
         if bound:
             circuit.expires_at = now + IDLE_S
         kind = relay.RelayKind.BOUND if bound else relay.RelayKind.HALF_BOUND
-        return relay.encode_binding(kind, circuit.circuit_id, binding.counter, side.key), source
+        return relay.encode_binding(kind, *answer), source
 
     def _forward(
         self, circuit: Circuit, data: bytes, source: Source, now: float

@@ -19,7 +19,8 @@ class Carried:
 
     The dialler chooses: direct rather than relayed, the shortest of those that are direct, and anything rather than
     silence. Whoever sees the connection's datagrams come from a new address follows there, once that is proved; but
-    the dialler not to the relay, nor to what it has just left, so that the two cannot chase each other.
+    the dialler not to the relay, nor to what it has just left, so that the two cannot chase each other. A path may
+    carry less than the one before it: the connection's datagrams are then as large as it carries.
     """
 
     connection: EdgeConnection
@@ -30,10 +31,35 @@ class Carried:
     rtt_s: float | None = None
     left: Address | None = None
     moved_at: float = 0.0
+    missed_at: float = float("-inf")
+
+    def hear(self, size: int, source: Address, now: float) -> None:
+        """Note a datagram of the connection. One larger than ours shows that the path carries such, both ways."""
+        self.source, self.heard_at = source, now
+        if source == self.address and size > self.connection.datagram_bytes:
+            self.connection.resize(size)
 
     def is_silent(self, now: float) -> bool:
         """Whether it has not been heard for longer than its pings allow."""
         return now - self.heard_at >= SILENCE_S
+
+    def is_missed(self, now: float) -> bool:
+        """Whether the peer has said lately that it does not hear us."""
+        return now - self.missed_at < SETTLE_S
+
+    def miss(self, now: float) -> bool:
+        """Note that the peer says it does not hear us; whether that can be true so soon after a move."""
+        if now - max(self.began_at, self.moved_at) < SETTLE_S:
+            return False
+        self.missed_at = now
+        return True
+
+    def measure(self, path: PathReady | PathMeasured) -> None:
+        """Take what is known of the path in use."""
+        if isinstance(path, PathMeasured):
+            self.rtt_s = path.rtt_s
+        if path.datagram_bytes > self.connection.datagram_bytes:
+            self.connection.resize(path.datagram_bytes)
 
     def is_followed(self, dials: bool, now: float) -> bool:
         """Whether the last datagram's source is an address to go to."""
@@ -45,18 +71,25 @@ class Carried:
 
     def should_take(self, path: PathReady | PathMeasured, *, chooses: bool, now: float) -> bool:
         """Whether ``path`` is the one to use from now on; ``chooses``: this end dials."""
-        if path.address == self.address or path.datagram_bytes < self.connection.datagram_bytes:
+        if path.address == self.address:
             return False
         if path.address == self.source and self.is_followed(chooses, now):
             return True
-        return chooses and (self.is_silent(now) or self._is_better(path))
+        if not chooses:
+            return False
+        return self.is_silent(now) or self.is_missed(now) or self._is_better(path)
 
-    def move(self, address: Address, now: float) -> None:
+    def move(self, path: PathReady | PathMeasured, now: float) -> None:
         """Take another path."""
-        self.left, self.address, self.moved_at, self.rtt_s = self.address, address, now, None
+        self.left, self.address, self.moved_at, self.rtt_s = self.address, path.address, now, None
+        self.missed_at = float("-inf")
+        if path.datagram_bytes < self.connection.datagram_bytes:
+            self.connection.resize(path.datagram_bytes)
         self.connection.path_changed(now)
 
     def _is_better(self, path: PathReady | PathMeasured) -> bool:
+        if path.datagram_bytes < self.connection.datagram_bytes and not isinstance(path, PathMeasured):
+            return False  # larger ones may only be late
         if RELAY in (self.address, path.address):
             return self.address is RELAY
         if not isinstance(path, PathMeasured) or self.rtt_s is None:

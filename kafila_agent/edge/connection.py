@@ -176,6 +176,11 @@ class EdgeConnection:
         if self.state is ConnectionState.OPEN:
             adapter.path_changed(self._quic, now)
 
+    def resize(self, datagram_bytes: int) -> None:
+        """Send datagrams of so many bytes at most from now on."""
+        self.datagram_bytes = datagram_bytes
+        adapter.resize(self._quic, datagram_bytes)
+
     def get_timer(self) -> float | None:
         """When ``handle_timer`` must be called, if nothing happens before; None once closed."""
         if self.state is ConnectionState.CLOSED:

@@ -37,7 +37,8 @@ class Demultiplexer:
         self._by_pair[link.key.pair_id] = link
 
     def add_circuit(self, circuit_id: bytes, link: Link, relay_address: tuple[str, int]) -> None:
-        """Take what ``relay_address`` sends over a circuit as ``link``'s."""
+        """Take what ``relay_address`` sends over a circuit as ``link``'s, and over no earlier one."""
+        self._by_circuit = {key: way for key, way in self._by_circuit.items() if way[0] is not link}
         self._by_circuit[circuit_id] = link, relay_address
 
     def clear(self) -> None:

@@ -28,7 +28,7 @@ from kafila_agent.edge.edge import Edge
 from kafila_agent.edge.errors import EdgeError
 from kafila_agent.edge.fast_quic import IS_INSTALLED
 from kafila_agent.edge.link import DIRECT_S, Link
-from kafila_agent.edge.neighbour import Answer, Neighbour, RequestCircuit, SocketAddress
+from kafila_agent.edge.neighbour import Answer, CircuitGrant, Neighbour, RequestCircuit, SocketAddress
 from kafila_agent.edge.observer import EdgeObserver
 from kafila_agent.edge.paths import DATAGRAM_BYTES
 from kafila_agent.edge.reflection import RTT_SAMPLES, Reflections
@@ -180,7 +180,8 @@ class EdgeEndpoint:
     ) -> Edge:
         """The edge to a member, whoever of the two dials; the same one for every call while it stands.
 
-        Called on both sides. ``relay_at_once``: no direct path is expected. Raises EdgeError saying why there is none.
+        Called on both sides. ``request_circuit(peer)`` asks the rendezvous, whose answer both ends hand to
+        ``take_circuit``. ``relay_at_once``: no direct path is expected. Raises EdgeError saying why there is none.
         """
         neighbour = self._neighbours.get(peer_fingerprint)
         if neighbour is None:
@@ -192,6 +193,17 @@ class EdgeEndpoint:
             neighbour.request_circuit = request_circuit
         addresses = [address for address in candidate_addresses(candidates) if self._can_send(address[0])]
         return await neighbour.connect(addresses, relay_at_once=relay_at_once)
+
+    def take_circuit(self, peer_fingerprint: bytes, grant: CircuitGrant) -> None:
+        """The rendezvous grants a circuit to a member."""
+        neighbour = self._neighbours.get(peer_fingerprint)
+        if neighbour is not None:
+            neighbour.take_circuit(grant)
+
+    def refuse_circuits(self, reason: str) -> None:
+        """The rendezvous grants no circuit."""
+        for neighbour in self._neighbours.values():
+            neighbour.link.circuit_refused(reason)
 
     async def close(self) -> None:
         """Leave, and close the socket."""

@@ -2,14 +2,15 @@
 
 NEW until someone asks for the edge or the peer dials. PUNCHING: both ends check each other's addresses; the
 one with the smaller fingerprint dials the first address that carries a datagram both ways. If none does
-within DIRECT_S, both ask for the circuit and bind it, and the circuit is one more address to check; the
-direct ones go on being tried until one of the two connects. So the dialler alone chooses, and both ends see
-the same path: DIRECT or RELAYED is where the connection's datagrams go. CLOSED comes once for each edge,
-with a reason in words; the same link can be asked again.
+within DIRECT_S, the circuit (``relay_way.py``) is one more address to check; the direct ones go on being tried
+until one of the two connects. So the dialler alone chooses, and both ends see the same path: DIRECT or
+RELAYED is where the connection's datagrams go. CLOSED comes once for each edge, with a reason in words; the same
+link can be asked again.
 
-Afterwards ``carried.py`` says when the edge takes another path. A direct edge that falls silent asks for the circuit
-and goes on over it, if that answers before the edge is given up: a member may have changed networks. Whenever an edge
-is relayed or has moved, each end tells the other, over the edge itself, where it can be reached now.
+Afterwards ``carried.py`` says when the edge takes another path. Beside a direct edge the circuit stays bound at both
+ends, so that the edge can go on over it as soon as either hears nothing: a member may have changed networks, and have
+lost the rendezvous's other half as well. Whenever an edge is relayed or has moved, each end tells the other, over the
+edge itself, where it can be reached now.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from kafila_agent.edge import fast_quic
-from kafila_agent.edge.binding import CircuitBinding
 from kafila_agent.edge.carried import SILENCE_S, Carried
-from kafila_agent.edge.check import Check, PairKey
+from kafila_agent.edge.check import Check, CheckKind, PairKey
 from kafila_agent.edge.connection import ConnectionState, EdgeConnection
 from kafila_agent.edge.credential import Identity
 from kafila_agent.edge.events import (
@@ -48,6 +48,7 @@ from kafila_agent.edge.paths import (
     Paths,
 )
 from kafila_agent.edge.quic import destination_connection_id, is_initial
+from kafila_agent.edge.relay_way import RelayUse, RelayWay
 from kafila_agent.edge.session import EdgeSession
 from kafila_agent.edge.state import SOUGHT, LinkState
 from kafila_proto.relay import HEADER_BYTES as RELAY_HEADER_BYTES
@@ -56,7 +57,6 @@ DIRECT_S = 2.0
 CONNECT_S = 30.0
 ANSWER_S = 1.0  # a handshake unanswered for so long gives way to the relay
 _ACCEPT_AGAIN_S = 1.0
-_ASK_AGAIN_S = 2.0
 _TELL_EVERY_S = 15.0  # where we can be reached, while relayed: routers reboot, leases end
 
 
@@ -86,11 +86,10 @@ class Link:
         # Room for the relay's header on direct paths too: an edge can then go on over either.
         sizes = tuple(dict.fromkeys(max(MIN_DATAGRAM_BYTES, size - RELAY_HEADER_BYTES) for size in sizes))
         self._direct = Paths(self.key, dials=self.dials, sizes=sizes)
-        self._relayed = Paths(self.key, dials=self.dials, sizes=sizes)
-        self._binding: CircuitBinding | None = None
+        self._relay = RelayWay(self.key, dials=self.dials, sizes=sizes)
         self._edge: Carried | None = None
         self._handshake: Carried | None = None
-        self._circuit_at: float | None = None
+        self._relay_at: float | None = None  # when the circuit is wanted, if nothing is heard by then
         self._give_up_at: float | None = None
         self._tell_at: float | None = None
         self._trouble = ""
@@ -116,24 +115,20 @@ class Link:
         if self.state in (LinkState.NEW, LinkState.CLOSED):
             self.state = LinkState.PUNCHING
             self._trouble, self._quic_is_blocked = "", False
-            self._circuit_at = now + (0 if self._relay_only or relay_at_once else self._direct_s)
+            self._relay_at = now + (0 if self._relay_only or relay_at_once else self._direct_s)
+            self._relay.spare(now)
             self._give_up_at = now + CONNECT_S
         if self.state is LinkState.PUNCHING and not self._relay_only:
             self._direct.search(addresses, now)
 
     def bind(self, circuit_id: bytes, key: bytes, now: float) -> None:
-        """Use a granted circuit."""
-        self._binding = CircuitBinding(circuit_id, key, now)
-        if self._needs_relay(now):
-            self._relayed.search([RELAY], now)
-        else:
-            self._binding.release()
+        """Use a granted circuit, whichever end asked for it."""
+        self._relay.bind(circuit_id, key, now)
 
-    def circuit_refused(self, reason: str, now: float) -> None:
-        """Go on without a circuit and ask again in a while; the reason is told if nothing else works."""
+    def circuit_refused(self, reason: str) -> None:
+        """Go on without a circuit; it is asked for again. The reason is told if nothing else works."""
         if self.state is LinkState.PUNCHING:
             self._trouble = f", and no circuit: {reason}"
-            self._circuit_at = now + _ASK_AGAIN_S
 
     def tell_addresses(self, addresses: Iterable[tuple[str, int]]) -> None:
         """Let the peer know where this end can be reached."""
@@ -147,15 +142,19 @@ class Link:
         if address is not RELAY:
             self._events.append(AddressKnown(address))
         paths = self._paths(address)
-        searching = self._needs_relay(now) if address is RELAY else self.state in SOUGHT
+        if address is RELAY:
+            if self._is_missed(check, now):
+                self._relay.want(now)
+            searching = self._relay.use is RelayUse.WANTED
+        else:
+            searching = self.state in SOUGHT
         paths.receive_check(check, address, now, searching=searching)
         while (path := paths.next_event()) is not None:
             self._path_found(path, now)
 
     def receive_binding(self, data: bytes, now: float) -> None:
         """Take the rendezvous's answer about the circuit."""
-        if self._binding is not None:
-            self._binding.receive_datagram(data, now)
+        self._relay.receive_datagram(data, now)
 
     def receive_initial(self, data: bytes, address: Address, now: float) -> None:
         """Take what may begin a handshake, from an address this peer is known to use."""
@@ -181,9 +180,11 @@ class Link:
         edge = self._edge
         if edge is not None and connection_id in edge.connection.connection_ids:
             edge.connection.receive_datagram(data, now)
-            edge.source, edge.heard_at = address, now
+            edge.hear(len(data), address, now)
             if self.state is LinkState.DIRECT:
-                self._circuit_at = now + SILENCE_S
+                self._relay_at = now + SILENCE_S
+                if self._relay.use is RelayUse.WANTED and not edge.is_missed(now):
+                    self._relay.spare(now)
             if edge.is_followed(self.dials, now):
                 self._paths(address).suspect(address, edge.connection.datagram_bytes, now)
         elif self._handshake is not None:
@@ -208,10 +209,7 @@ class Link:
         """Datagrams, the address each goes to (RELAY: the rendezvous), in order."""
         out, self._farewells = self._farewells, []
         out += self._direct.datagrams_to_send(now)
-        if self._binding is not None:
-            out += [(data, RELAY) for data in self._binding.datagrams_to_send(now)]
-            for data, address in self._relayed.datagrams_to_send(now):
-                out.append(self._addressed(data, address))
+        out += [(data, RELAY) for data in self._relay.datagrams_to_send(now)]
         for carried in (self._handshake, self._edge):
             if carried is not None:
                 for data in carried.connection.datagrams_to_send(now):
@@ -220,9 +218,8 @@ class Link:
 
     def get_timer(self) -> float | None:
         """When ``handle_timer`` must be called, if nothing happens before."""
-        times = [self._direct.get_timer(), self._circuit_at, self._give_up_at, self._tell_at]
-        if self._binding is not None:
-            times += [self._binding.get_timer(), self._relayed.get_timer()]
+        times = [self._direct.get_timer(), self._relay.get_timer()]
+        times += [self._relay_at, self._give_up_at, self._tell_at]
         times += [c.connection.get_timer() for c in (self._edge, self._handshake) if c is not None]
         return min((time for time in times if time is not None), default=None)
 
@@ -232,8 +229,10 @@ class Link:
             if carried is not None:
                 carried.connection.handle_timer(now)
         self._collect(now)
-        if self._circuit_at is not None and self._circuit_at <= now:
-            self._circuit_at = None
+        if self._relay_at is not None and self._relay_at <= now:
+            self._relay_at = None
+            self._relay.want(now)
+        if self._relay.handle_timer(now):
             self._events.append(CircuitNeeded())
         if self._tell_at is not None and self._tell_at <= now:
             self._tell_at = now + _TELL_EVERY_S if self.state is LinkState.RELAYED else None
@@ -248,15 +247,13 @@ class Link:
     # Paths
 
     def _may_use(self, address: Address) -> bool:
-        return self._binding is not None if address is RELAY else not self._relay_only
+        return self._relay.is_there if address is RELAY else not self._relay_only
 
     def _paths(self, address: Address) -> Paths:
-        return self._relayed if address is RELAY else self._direct
+        return self._relay.paths if address is RELAY else self._direct
 
     def _addressed(self, data: bytes, address: Address) -> tuple[bytes, Address]:
-        if address is RELAY and self._binding is not None:
-            data = self._binding.wrap(data)
-        return data, address
+        return (self._relay.wrap(data) if address is RELAY else data), address
 
     def _path_found(self, path: PathReady | PathMeasured, now: float) -> None:
         if self._edge is not None:
@@ -281,20 +278,21 @@ class Link:
         is_answered = current.connection.state is not ConnectionState.HANDSHAKE
         return not is_answered and now - current.began_at > ANSWER_S
 
-    def _needs_relay(self, now: float) -> bool:
-        """Whether the circuit is of use now: nothing else connects, or what did has fallen silent."""
-        if self._edge is None:
-            return self.state is LinkState.PUNCHING
-        return self.state is LinkState.DIRECT and self._edge.is_silent(now)
+    def _is_missed(self, check: Check, now: float) -> bool:
+        """Whether the peer, as its check of the circuit shows, hears nothing over the path that we hear it by."""
+        is_asked = check.kind is CheckKind.REQUEST and check.from_dialer is not self.dials
+        if self.state is not LinkState.DIRECT or self._edge is None or not is_asked:
+            return False
+        return self._edge.miss(now)
 
     def _weigh(self, edge: Carried, path: PathReady | PathMeasured, now: float) -> None:
         """Take another path, if that is better."""
-        if path.address == edge.address and isinstance(path, PathMeasured):
-            edge.rtt_s = path.rtt_s
+        if path.address == edge.address:
+            edge.measure(path)
         if path.address is not RELAY and self._quic_is_blocked:
             return
         if edge.should_take(path, chooses=self.dials, now=now):
-            edge.move(path.address, now)
+            edge.move(path, now)
             self._settle(edge, now)
             self._tell_at = now
             self._events.append(Moved(self.state.value))
@@ -302,16 +300,15 @@ class Link:
     def _settle(self, edge: Carried, now: float) -> None:
         """Keep what the path in use needs, and let go of the rest."""
         if edge.address is RELAY:
-            self.state, self._circuit_at = LinkState.RELAYED, None
+            self.state, self._relay_at = LinkState.RELAYED, None
+            self._relay.carry(now)
             self._tell_at = None if self._relay_only else now
             self._direct.relax(RELAXED_DELAY_S)
             self._direct.search_again(now)
         else:
-            self.state, self._circuit_at = LinkState.DIRECT, now + SILENCE_S
+            self.state, self._relay_at = LinkState.DIRECT, now + SILENCE_S
             self._direct.relax(IDLE_DELAY_S)
-            self._relayed.stop()
-        if self._binding is not None:
-            self._binding.keep(now) if edge.address is RELAY else self._binding.release()
+            self._relay.spare(now)
 
     # Connections
 
@@ -372,19 +369,14 @@ class Link:
         # Checks pass there and QUIC does not: leave the direct paths.
         self._quic_is_blocked = True
         self._direct.stop()
-        self._relayed.stop()
-        if self._binding is None:
-            self._circuit_at = now
-        else:
-            self._relayed.search([RELAY], now)
+        self._relay.paths.stop()
+        self._relay.want(now)
 
     def _end(self, reason: str) -> None:
         self.state = LinkState.CLOSED
-        self._circuit_at = self._give_up_at = self._tell_at = None
+        self._relay_at = self._give_up_at = self._tell_at = None
         self._direct.stop()
-        self._relayed.stop()
-        if self._binding is not None:
-            self._binding.release()
+        self._relay.end()
         self._events.append(Closed(reason, True))
 
     def _drop(self, carried: Carried, now: float) -> None:

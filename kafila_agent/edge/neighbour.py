@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
@@ -42,7 +42,9 @@ class CircuitGrant(Protocol):
     def key(self) -> bytes: ...  # noqa: D102
 
 
-RequestCircuit = Callable[[bytes], Awaitable[CircuitGrant]]
+RequestCircuit = Callable[
+    [bytes], None
+]  # of the peer; the answer comes by ``take_circuit`` or ``refuse_circuit``
 Answer = Callable[[str, EdgeStream], None]  # the peer's name, and an exchange that it has opened
 
 
@@ -78,7 +80,7 @@ class Neighbour:
         self._loop = asyncio.get_running_loop()
         self._sought: asyncio.Future[Edge] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._errands: dict[type, asyncio.Task[None]] = {}
+        self._errand: asyncio.Task[None] | None = None
         self._is_pumped = False
 
     async def connect(self, addresses: list[SocketAddress], *, relay_at_once: bool = False) -> Edge:
@@ -93,6 +95,13 @@ class Neighbour:
         self.pump()
         return await asyncio.shield(sought)
 
+    def take_circuit(self, grant: CircuitGrant) -> None:
+        """Use a circuit, whichever end asked for it; before the edge is asked for there is no use for one."""
+        if self.relay_address is not None:
+            self._demultiplexer.add_circuit(grant.circuit_id, self.link, self.relay_address)
+            self.link.bind(grant.circuit_id, grant.key, self._loop.time())
+            self.pump()
+
     def leave(self, reason: str) -> None:
         """Close the edge and everything under way, telling the peer but not the edge's owner."""
         edge, self.edge = self.edge, None
@@ -100,7 +109,7 @@ class Neighbour:
             edge.end(reason, lost=False)
         self.link.close(reason, self._loop.time())
         self.pump()
-        for under_way in (self._timer, *self._errands.values()):
+        for under_way in (self._timer, self._errand):
             if under_way is not None:
                 under_way.cancel()
 
@@ -145,9 +154,9 @@ class Neighbour:
                 if self.edge is not None:
                     self.edge.path = event.path
             case CircuitNeeded():
-                self._run_errand(CircuitNeeded, self._fetch_circuit)
+                self._ask_circuit()
             case AddressesNeeded():
-                self._run_errand(AddressesNeeded, self._tell_addresses)
+                self._find_out_addresses()
             case Closed():
                 self._closed(event.reason)
             case _:
@@ -180,29 +189,20 @@ class Neighbour:
             self._observer.on_edge_lost(self.name)
             edge.end(reason, lost=True)
 
-    def _run_errand(self, kind: type, errand: Callable[[], Coroutine[None, None, None]]) -> None:
-        """One of each kind at a time."""
-        under_way = self._errands.get(kind)
-        if under_way is None or under_way.done():
-            self._errands[kind] = self._loop.create_task(errand())
+    def _find_out_addresses(self) -> None:
+        """One errand at a time."""
+        if self._errand is None or self._errand.done():
+            self._errand = self._loop.create_task(self._tell_addresses())
 
     async def _tell_addresses(self) -> None:
         self.link.tell_addresses(await self._find_addresses(self.relay_address))
         self.pump()
 
-    async def _fetch_circuit(self) -> None:
-        relay_address = self.relay_address
-        if self.request_circuit is None or relay_address is None:
-            self.link.circuit_refused("no rendezvous to relay", self._loop.time())
-            return
-        try:
-            grant = await self.request_circuit(self.link.peer)
-        except Exception as error:  # whatever the control plane raises is told as the reason for no edge
-            self.link.circuit_refused(str(error) or type(error).__name__, self._loop.time())
+    def _ask_circuit(self) -> None:
+        if self.request_circuit is None or self.relay_address is None:
+            self.link.circuit_refused("no rendezvous to relay")
         else:
-            self._demultiplexer.add_circuit(grant.circuit_id, self.link, relay_address)
-            self.link.bind(grant.circuit_id, grant.key, self._loop.time())
-        self.pump()
+            self.request_circuit(self.link.peer)
 
     def _set_timer(self, when: float | None) -> None:
         timer = self._timer

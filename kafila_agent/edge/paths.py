@@ -2,9 +2,10 @@
 
 A datagram core. An address is SEARCHED with small checks, at falling frequency, until one is answered; the
 member who dials then has it SIZED with checks as large as the datagrams QUIC would send, the largest first;
-the first that returns makes it READY. The round trips of READY addresses go on being measured, seldom, so that the
-best of them can be used. After the connection stands, an address that its datagrams suddenly come from is SIZED the
-same way before anything is sent there (a NAT gave the peer a new port; the peer's network changed).
+the first that returns makes it READY, and a larger one that comes later makes it READY at that. The round trips of
+READY addresses go on being measured, seldom, so that the best of them can be used. After the connection stands, an
+address that its datagrams suddenly come from is SIZED the same way before anything is sent there (a NAT gave the peer a
+new port; the peer's network changed).
 
 Addresses are opaque here: the shell's socket addresses, and RELAY for the circuit.
 """
@@ -119,18 +120,25 @@ class Paths:
                     address, PathState.SEARCHED, (CHECK_BYTES,), self._searching(), now
                 )
 
+    def insist(self, address: Address, now: float) -> None:
+        """Check ``address`` until both ends have what they need of it: the peer may have missed the last checks."""
+        known = self._paths.get(address)
+        is_enough = PathState.READY if self._dials else PathState.SIZED
+        if known is None or known.state not in (PathState.SEARCHED, PathState.SIZED, is_enough):
+            self._paths.pop(address, None)
+            self.search([address], now)
+
     def suspect(self, address: Address, datagram_bytes: int, now: float) -> None:
-        """Check an address that the connection's datagrams come from, at their size, before using it."""
+        """Check an address that the connection's datagrams come from, at their size and less, before using it."""
         known = self._paths.pop(address, None)
-        if (
-            known is not None
-            and known.suspected_at is not None
-            and now - known.suspected_at < SUSPECT_EVERY_S
-        ):
-            self._paths[address] = known
-            return
+        if known is not None and known.suspected_at is not None:
+            is_under_way = known.state is PathState.SIZED and datagram_bytes in known.sizes
+            if is_under_way or now - known.suspected_at < SUSPECT_EVERY_S:
+                self._paths[address] = known
+                return
         self._make_room()
-        path = _Path(address, PathState.SIZED, (datagram_bytes,), _sizing(), now, suspected_at=now)
+        sizes = (datagram_bytes, *(size for size in self._sizes if size < datagram_bytes))
+        path = _Path(address, PathState.SIZED, sizes, _sizing(), now, suspected_at=now)
         self._paths[address] = path
 
     def relax(self, delay_s: float) -> None:
@@ -219,8 +227,14 @@ class Paths:
         if path is None:
             return
         sent_at, size = path.sent.pop(check.transaction, (now, 0))
-        if size != check.size or size not in path.sizes:
-            return  # cut on the way, or the answer to a question asked before it was known that the path works
+        if size != check.size:
+            return  # cut on the way
+        if path.state is PathState.READY and size > max(path.datagram_bytes, CHECK_BYTES):
+            path.datagram_bytes = size
+            self._events.append(PathReady(address, size, now - sent_at))
+            return
+        if size not in path.sizes:
+            return  # the answer to a question asked before it was known that the path works
         if path.state is PathState.SEARCHED:
             path.state, path.next_check_at = PathState.ANSWERED, None
             if self._dials:
@@ -228,8 +242,9 @@ class Paths:
                 path.next_check_at = now
         elif path.state is PathState.SIZED:
             path.state, path.next_check_at, path.datagram_bytes = PathState.READY, None, size
+            path.sizes = (CHECK_BYTES,)
             if self._dials:
-                path.sizes, path.delays = (CHECK_BYTES,), _forever(MEASURE_DELAYS_S, MEASURE_DELAYS_S[-1])
+                path.delays = _forever(MEASURE_DELAYS_S, MEASURE_DELAYS_S[-1])
                 path.next_check_at = now + MEASURE_DELAYS_S[0]
             self._events.append(PathReady(address, size, now - sent_at))
         elif path.state is PathState.READY:

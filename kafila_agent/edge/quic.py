@@ -144,6 +144,12 @@ def path_changed(quic: Quic, now: float) -> None:
     quic._loss.reschedule_data(now=now)
 
 
+def resize(quic: Quic, datagram_bytes: int) -> None:
+    """Make datagrams of so many bytes at most; what is lost of larger ones is cut anew."""
+    if not isinstance(quic, FastConnection):
+        quic._max_datagram_size = datagram_bytes
+
+
 def close_reason(quic: Quic) -> str | None:
     """Why the connection is over, from the moment it is; None while it stands."""
     event = quic.close_event() if isinstance(quic, FastConnection) else quic._close_event

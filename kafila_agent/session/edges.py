@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 from kafila_agent.edge.edge import Edge, first_round_trips
-from kafila_agent.edge.errors import EdgeError
 from kafila_agent.edge.session import EdgeSession
 from kafila_agent.machine import Machine
 from kafila_agent.session.seat import neighbours
@@ -33,7 +32,6 @@ class SessionEdges:
         self._fingerprints = {entry.name: entry.fingerprint for entry in charter.roster}
         self._plan = plan
         self._message = plan_message
-        self._circuits: dict[bytes, asyncio.Future[CircuitGrant]] = {}
         self._opening: dict[str, asyncio.Task[Edge]] = {}
         roster = {entry.fingerprint: entry.name for entry in charter.roster}
         own = machine.identity.name
@@ -60,7 +58,6 @@ class SessionEdges:
             return edge
         opening = self._opening.get(peer)
         if opening is None or (opening.done() and not _is_open(opening)):
-            self._circuits.pop(self._fingerprints[peer], None)  # the last edge's, if there was one
             opening = self._opening[peer] = asyncio.create_task(self._open(peer, relay_at_once=True))
         return await asyncio.shield(opening)
 
@@ -69,17 +66,13 @@ class SessionEdges:
         peer = next((name for name, each in self._fingerprints.items() if each == grant.peer), None)
         if peer is None:
             return
-        if self._circuit(grant.peer).done():
-            del self._circuits[grant.peer]  # the newest is the one in force
-        self._circuit(grant.peer).set_result(grant)
+        self._machine.endpoint.take_circuit(grant.peer, grant)
         if peer not in self.ring and self._plan.head == self._own:
             self._answer_call(peer)
 
     def refuse_circuits(self, reason: str) -> None:
         """The rendezvous grants none."""
-        for circuit in self._circuits.values():
-            if not circuit.done():
-                circuit.set_exception(EdgeError(reason))
+        self._machine.endpoint.refuse_circuits(reason)
 
     def close(self) -> None:
         """Open no more."""
@@ -109,14 +102,8 @@ class SessionEdges:
         ends = {self._own, peer}
         return any(e.path is Path.RELAYED for e in self._plan.edges if {e.source, e.target} == ends)
 
-    async def _ask_circuit(self, peer: bytes) -> CircuitGrant:
-        circuit = self._circuit(peer)
+    def _ask_circuit(self, peer: bytes) -> None:
         self._machine.post(FromAgent(circuit=CircuitRequest(epoch=self._message.epoch, peer=peer)))
-        return await circuit
-
-    def _circuit(self, peer: bytes) -> asyncio.Future[CircuitGrant]:
-        """The grant for the path to ``peer``, whichever of the two asked for it."""
-        return self._circuits.setdefault(peer, asyncio.get_running_loop().create_future())
 
 
 def _is_open(opening: asyncio.Task[Edge]) -> bool:

@@ -58,6 +58,18 @@ def run_server(pipe: Connection) -> None:
     asyncio.run(serve(pipe))
 
 
+def bind(udp: socket.socket, port: int, circuit_id: bytes, key: bytes) -> None:
+    """Bind, with the token that proves where we are."""
+    token = relay.NO_TOKEN
+    udp.setblocking(True)
+    for counter in (1, 2):
+        data = relay.encode_binding(relay.RelayKind.BIND, circuit_id, counter, key, token)
+        udp.sendto(data, (HOST, port))
+        answer = relay.parse_binding(udp.recv(100))
+        assert answer is not None
+        token = answer.token
+
+
 def flood(port: int, sender: socket.socket, headers: list[bytes], seconds: float) -> None:
     sender.connect((HOST, port))
     sender.setblocking(True)
@@ -85,7 +97,7 @@ def main() -> None:
         sender, receiver = open_udp_socket(HOST, 0), open_udp_socket(HOST, 0)
         for pair in grants:
             for udp, (circuit_id, key) in zip((sender, receiver), pair, strict=True):
-                udp.sendto(relay.encode_binding(relay.RelayKind.BIND, circuit_id, 1, key), (HOST, port))
+                bind(udp, port, circuit_id, key)
         time.sleep(0.3)
         ours.send("go")
         flood(port, sender, [relay.data_header(pair[0][0]) for pair in grants], options.seconds)

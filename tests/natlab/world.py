@@ -16,7 +16,7 @@ from kafila_agent.edge.session import EdgeSession
 from kafila_agent.identity import Identity, load_identity
 from kafila_agent.nat.reachability import Reachability, measure_reachability
 from kafila_planner.facts import MemberFacts
-from kafila_rendezvous.circuits import Circuits, Grant
+from kafila_rendezvous.circuits import Circuits
 from kafila_rendezvous.datagrams import DatagramServer, serve_datagrams
 from tests.natlab.lab import RENDEZVOUS, RENDEZVOUS_2, RENDEZVOUS_2_IPV6, RENDEZVOUS_IPV6, Lab
 from tests.natlab.resident import Resident
@@ -159,18 +159,21 @@ class World:
         edge = await own.endpoint.connect(
             peer.identity.fingerprint,
             peer.reach.candidates,
-            self._circuit_for(own, epoch),
+            self._circuit_for(own, peer, epoch),
             ("rv", PORT),
             **options,
         )
         return edge, time.monotonic() - began
 
-    def _circuit_for(self, own: Member, epoch: int) -> Callable[[bytes], asyncio.Future[Grant]]:
-        def request(peer: bytes) -> asyncio.Future[Grant]:
-            async def grant() -> Grant:
-                now = asyncio.get_running_loop().time()
-                return self.rendezvous.circuits.grant(SESSION, epoch, own.identity.fingerprint, peer, now)
-
-            return self._rv.start(grant())
+    def _circuit_for(self, own: Member, peer: Member, epoch: int) -> Callable[[bytes], None]:
+        def request(_: bytes) -> None:
+            self._rv.loop.call_soon_threadsafe(self._grant, own, peer, epoch)
 
         return request
+
+    def _grant(self, one: Member, other: Member, epoch: int) -> None:
+        """Both ends get the circuit, whoever asked."""
+        for own, peer in ((one, other), (other, one)):
+            ends = own.identity.fingerprint, peer.identity.fingerprint
+            grant = self.rendezvous.circuits.grant(SESSION, epoch, *ends, self._rv.loop.time())
+            own.home.loop.call_soon_threadsafe(own.endpoint.take_circuit, ends[1], grant)

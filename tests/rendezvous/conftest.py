@@ -29,6 +29,26 @@ def world_module():
     return _load("world")
 
 
+@pytest.fixture(scope="module")
+def agents(world_module):
+    return [world_module.Agent(name) for name in ("desk", "lap", "attic", "spare")]
+
+
+@pytest.fixture
+def world(world_module, agents):
+    """A registry without a network, and four agents that are attached."""
+    made = world_module.World(agents)
+    for agent in agents:
+        made.attach(agent)
+    return made
+
+
+@pytest.fixture
+def session_of(world):
+    """``session_of()``: the one session that there is."""
+    return lambda: world.registry.sessions[b"s" * 16].session
+
+
 @pytest.fixture
 async def rendezvous(tmp_path):
     server = await start_rendezvous(

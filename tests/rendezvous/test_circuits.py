@@ -24,9 +24,10 @@ def grants(circuits: Circuits, now: float = 0.0):
     return circuits.grant(SESSION, 1, b"a", b"b", now), circuits.grant(SESSION, 1, b"b", b"a", now)
 
 
-def bind(circuits: Circuits, grant, source, counter: int = 1, now: float = 0.0):
-    data = relay.encode_binding(relay.RelayKind.BIND, grant.circuit_id, counter, grant.key)
-    answer = circuits.receive_datagram(data, source, now)
+def ask(circuits: Circuits, grant, source, counter: int, token=relay.NO_TOKEN, now=0.0, place=None):
+    """One BIND; what the rendezvous answers to it."""
+    data = relay.encode_binding(relay.RelayKind.BIND, grant.circuit_id, counter, grant.key, token)
+    answer = circuits.receive_datagram(data, source, now, place)
     if answer is None:
         return None
     reply, target = answer
@@ -35,7 +36,15 @@ def bind(circuits: Circuits, grant, source, counter: int = 1, now: float = 0.0):
     binding = relay.parse_binding(reply)
     assert binding.is_authentic(grant.key)
     assert binding.counter == counter
-    return binding.kind
+    return binding
+
+
+def bind(circuits: Circuits, grant, source, counter: int = 1, now: float = 0.0, place=None):
+    """All that it takes to bind, from whatever address; what the last answer is."""
+    binding = ask(circuits, grant, source, 2 * counter, now=now, place=place)
+    if binding is not None and binding.kind is relay.RelayKind.CHALLENGE:
+        binding = ask(circuits, grant, source, 2 * counter + 1, binding.token, now, place)
+    return None if binding is None else binding.kind
 
 
 def bound_circuit(**options):
@@ -98,6 +107,22 @@ def test_a_side_moves_with_its_key_and_a_new_counter_only():
     assert circuits.dropped_datagrams == {"played again": 1, "wrong key": 1, "unbound": 1}
 
 
+def test_nothing_is_forwarded_to_an_address_that_has_not_returned_its_token():
+    circuits, one, two = bound_circuit()
+    victim = ELSEWHERE
+    first, again = (ask(circuits, one, victim, counter) for counter in (8, 9))
+    assert first.kind is again.kind is relay.RelayKind.CHALLENGE
+    assert first.token == again.token != relay.NO_TOKEN  # a repeated BIND makes the token on its way no worse
+    elsewhere = ask(circuits, one, ("fourth", 4), 10)
+    for counter, token in ((11, relay.NO_TOKEN), (12, elsewhere.token), (13, bytes(7) + b"x")):
+        assert ask(circuits, one, victim, counter, token).kind is relay.RelayKind.CHALLENGE
+        assert circuits.receive_datagram(data_of(two), THERE, 0.0)[1] == HERE
+    assert circuits.receive_datagram(data_of(one), victim, 0.0) is None
+    token = ask(circuits, one, victim, 14).token
+    assert ask(circuits, one, victim, 15, token).kind is relay.RelayKind.BOUND
+    assert circuits.receive_datagram(data_of(two), THERE, 0.0)[1] == victim
+
+
 def test_the_rendezvous_own_answers_bind_nothing():
     circuits, one, _ = bound_circuit()
     reply = relay.encode_binding(relay.RelayKind.BOUND, one.circuit_id, 9, one.key)
@@ -157,8 +182,7 @@ def test_so_many_sides_may_be_at_one_address():
     sides = [circuits.grant(SESSION, epoch, b"a", b"b", 0.0) for epoch in range(3)]
 
     def bind_at(place: str, grant, counter: int) -> bool:
-        data = relay.encode_binding(relay.RelayKind.BIND, grant.circuit_id, counter, grant.key)
-        return circuits.receive_datagram(data, HERE, 0.0, place) is not None
+        return bind(circuits, grant, f"at {place}", counter, place=place) is not None
 
     assert [bind_at("home", side, 1) for side in sides] == [True, True, False]
     assert circuits.dropped_datagrams == {"too many at one address": 1}
@@ -175,8 +199,7 @@ def test_all_that_one_address_sends_over_its_circuits_is_limited_together_and_no
     for epoch in range(3):
         pair = [circuits.grant(SESSION, epoch, *ends, 0.0) for ends in ((b"a", b"b"), (b"b", b"a"))]
         for grant, source, place in zip(pair, (HERE, THERE), ("home", f"away{epoch}"), strict=True):
-            data = relay.encode_binding(relay.RelayKind.BIND, grant.circuit_id, 1, grant.key)
-            assert circuits.receive_datagram(data, source, 0.0, place) is not None
+            assert bind(circuits, grant, source, place=place) is not None
         pairs.append(pair)
     out = [data_of(one, bytes(488)) for one, _ in pairs]
     passed = sum(circuits.receive_datagram(out[n % 3], HERE, 0.0) is not None for n in range(12))

@@ -57,6 +57,16 @@ def clients(host):
         client.udp.close()
 
 
+async def bind(grant, client, host: str, port: int) -> relay.RelayKind:
+    """Bind the client's address, with the token that proves it; what the last answer is."""
+    token = relay.NO_TOKEN
+    for counter in (1, 2):
+        data = relay.encode_binding(relay.RelayKind.BIND, grant.circuit_id, counter, grant.key, token)
+        answer = relay.parse_binding((await client.ask(data, host, port))[0])
+        token = answer.token
+    return answer.kind
+
+
 async def test_both_ports_tell_the_same_address(server, clients, host):
     client = clients[0]
     for port in (server.port, server.port + 1):
@@ -76,10 +86,10 @@ async def test_a_circuit_carries_datagrams_between_two_clients(server, clients, 
     now = asyncio.get_running_loop().time()
     members = [b"a", b"b"]
     grants = [server.circuits.grant(b"s", 1, m, p, now) for m, p in zip(members, members[::-1], strict=True)]
-    for grant, client in zip(grants, clients, strict=True):
-        bind = relay.encode_binding(relay.RelayKind.BIND, grant.circuit_id, 1, grant.key)
-        answer, _ = await client.ask(bind, host, server.port)
-    assert relay.parse_binding(answer).kind is relay.RelayKind.BOUND
+    kinds = [
+        await bind(grant, client, host, server.port) for grant, client in zip(grants, clients, strict=True)
+    ]
+    assert kinds == [relay.RelayKind.HALF_BOUND, relay.RelayKind.BOUND]
     datagrams = [relay.data_header(grants[0].circuit_id) + bytes([i]) * 1200 for i in range(40)]
     for datagram in datagrams:
         clients[0].udp.sendto(datagram, (host, server.port))
@@ -104,8 +114,7 @@ async def test_both_families_share_a_port_and_a_circuit():
         assert server.has_ipv6
         grants = [server.circuits.grant(b"s", 1, m, p, 0.0) for m, p in ((b"a", b"b"), (b"b", b"a"))]
         for client, host, grant in ((four, "127.0.0.1", grants[0]), (six, "::1", grants[1])):
-            bind = relay.encode_binding(relay.RelayKind.BIND, grant.circuit_id, 1, grant.key)
-            await client.ask(bind, host, server.port)
+            await bind(grant, client, host, server.port)
         datagram = relay.data_header(grants[0].circuit_id) + b"across"
         four.udp.sendto(datagram, ("127.0.0.1", server.port))
         assert await six.receive() == (datagram, server.port)

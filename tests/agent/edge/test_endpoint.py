@@ -28,6 +28,7 @@ class Lab:
         self.rendezvous = rendezvous
         self.relay_address = (HOST, rendezvous.port)
         self.endpoints: list[EdgeEndpoint] = []
+        self.endpoint_of: dict[bytes, EdgeEndpoint] = {}
         self._session_of = session_of
 
     def enter(self, members, **options) -> list[EdgeEndpoint]:
@@ -35,12 +36,15 @@ class Lab:
             endpoint = EdgeEndpoint.open(member, HOST, **options)
             endpoint.enter(self._session_of(member, *(m for m in members if m is not member)))
             self.endpoints.append(endpoint)
+            self.endpoint_of[member.fingerprint] = endpoint
         return self.endpoints
 
     def request_circuit(self, member):
-        async def request(peer: bytes):
+        def request(peer: bytes) -> None:
             now = asyncio.get_running_loop().time()
-            return self.rendezvous.circuits.grant(b"session", 1, member.fingerprint, peer, now)
+            for own, other in ((member.fingerprint, peer), (peer, member.fingerprint)):
+                grant = self.rendezvous.circuits.grant(b"session", 1, own, other, now)
+                self.endpoint_of[own].take_circuit(other, grant)
 
         return request
 
@@ -293,8 +297,8 @@ async def test_what_the_rendezvous_says_when_it_grants_no_circuit_is_told(lab, m
     one, two = members[:2]
     first, _ = lab.enter([one, two], relay_only=True)
 
-    async def refuse(peer: bytes):
-        raise RuntimeError("this rendezvous is full")
+    def refuse(peer: bytes) -> None:
+        first.refuse_circuits("this rendezvous is full")
 
     with pytest.raises(EdgeError, match="this rendezvous is full"):
         await first.connect(two.fingerprint, [], refuse, lab.relay_address)

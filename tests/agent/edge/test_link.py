@@ -5,34 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kafila_agent.edge.check import is_check
-from kafila_agent.edge.events import CircuitNeeded, Closed, Connected, Moved
+from kafila_agent.edge.events import Closed, Connected, Moved
 from kafila_agent.edge.link import DIRECT_S, Link, LinkState
 from kafila_agent.edge.paths import DATAGRAM_BYTES, RELAY
-
-RENDEZVOUS = ("rendezvous", 0)
-
-
-def connect(world, one_knows=True, two_knows=True):
-    one, two = world.ends
-    one.link.connect([two.address] if one_knows else [], world.now)
-    two.link.connect([one.address] if two_knows else [], world.now)
-    return one, two
-
-
-def relay_alone(source, target, data):
-    return RENDEZVOUS in (source, target)
-
-
-def are_open(*ends):
-    return lambda: all(end.link.connection for end in ends)
-
-
-def echo(world, size=3000):
-    one, two = world.ends
-    for sender, receiver in ((one, two), (two, one)):
-        receiver.frames.clear()
-        sender.link.send_frame(bytes(size))
-        assert world.run(3.0, lambda receiver=receiver: receiver.frames == [bytes(size)])
+from tests.agent.edge.world import RENDEZVOUS, are_open, connect, echo, relay_alone
 
 
 @pytest.mark.parametrize("delay_s", [0.0001, 0.03, 0.3])
@@ -70,8 +46,7 @@ def test_without_a_direct_path_both_ends_relay_after_a_while(world_of):
     assert world.run(DIRECT_S + 1.0, are_open(one, two))
     assert world.now - began >= DIRECT_S
     assert one.link.state is two.link.state is LinkState.RELAYED
-    assert one.events == [CircuitNeeded(), Connected("relayed")]
-    assert two.events == [CircuitNeeded(), Connected("relayed")]
+    assert one.events == two.events == [Connected("relayed")]
     echo(world)
 
 
@@ -217,9 +192,7 @@ def test_an_end_that_moved_behind_a_strict_filter_tells_where_it_is_and_the_edge
     assert other.link.address == moved.address
     world.run(60.0)
     assert one.link.state is two.link.state is LinkState.DIRECT
-    assert (
-        one.events == two.events == [Connected("direct"), CircuitNeeded(), Moved("relayed"), Moved("direct")]
-    )
+    assert one.events == two.events == [Connected("direct"), Moved("relayed"), Moved("direct")]
 
 
 def test_a_shorter_path_takes_the_place_of_one_that_works_and_keeps_it(world_of):
@@ -246,15 +219,6 @@ def test_a_shorter_path_takes_the_place_of_one_that_works_and_keeps_it(world_of)
         one.link.send_frame(b"still here")
     assert world.run(7.0, lambda: two.frames.count(b"still here") == 5)
     assert one.link.state is LinkState.DIRECT or world.run(5.0, lambda: one.link.state is LinkState.DIRECT)
-
-
-def test_a_working_direct_edge_asks_for_no_circuit(world_of):
-    world = world_of()
-    one, two = connect(world)
-    assert world.run(1.0, are_open(one, two))
-    world.run(60.0)
-    assert one.events == two.events == [Connected("direct")]
-    assert len(world.circuits) == 0
 
 
 def test_a_silent_peer_is_missed_within_a_few_seconds(world_of):

@@ -150,11 +150,47 @@ def test_addresses_are_not_collected_without_end(dialler):
     assert len({address for _, address in dialler.datagrams_to_send(1.0)}) == MAX_PATHS
 
 
+def test_a_larger_answer_that_comes_late_counts(dialler, dialled):
+    dialler.search(["there"], 0.0)
+    answer(dialler, dialled, dialler.datagrams_to_send(0.0), 0.0)
+    large, _, small, _ = dialler.datagrams_to_send(0.0)
+    answer(dialler, dialled, [small], 0.1)
+    answer(dialler, dialled, [large], 0.2)
+    assert [dialler.next_event().datagram_bytes for _ in range(2)] == [1200, 1452]
+    answer(dialler, dialled, [small], 0.3)
+    assert dialler.next_event() is None
+
+
+@pytest.mark.parametrize("dials", [True, False])
+def test_who_insists_checks_again_what_answered_once_and_what_was_given_up(dials):
+    asker, other = (Paths(KEY, dials=d, sizes=SIZES) for d in (dials, not dials))
+    asker.insist("there", 0.0)
+    asker.insist("there", 0.0)
+    sent = asker.datagrams_to_send(0.0)
+    assert len(sent) == 1
+    answer(asker, other, sent, 0.0)
+    if dials:  # it goes on at once, until it has what it needs or has given up
+        for _ in range(len(SIZE_DELAYS_S) + 1):
+            asker.insist("there", now := asker.get_timer())
+            asker.datagrams_to_send(now)
+    assert asker.get_timer() is None
+    asker.insist("there", 9.0)
+    assert [len(data) for data, _ in asker.datagrams_to_send(9.0)] == [CHECK_BYTES]
+
+
+def test_a_suspected_address_is_asked_once_however_long_it_takes_to_answer(dialler, dialled):
+    dialler.suspect("new", 1452, 10.0)
+    sent = dialler.datagrams_to_send(10.0)
+    dialler.suspect("new", 1452, 10.9)
+    answer(dialler, dialled, sent, 11.0)
+    assert dialler.next_event().address == "new"
+
+
 def test_a_suspected_address_is_asked_at_the_connections_size_and_not_for_every_datagram(dialler, dialled):
     dialler.suspect("new", 1452, 10.0)
     dialler.suspect("new", 1452, 10.1)
     sent = dialler.datagrams_to_send(10.1)
-    assert {len(data) for data, _ in sent} == {1452}
+    assert [len(data) for data, _ in sent] == [1452, 1452, 1200, 1200]
     answer(dialler, dialled, sent, 10.2)
     assert dialler.next_event().address == "new"
     dialler.suspect("new", 1452, 10.0 + SUSPECT_EVERY_S)
