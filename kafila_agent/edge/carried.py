@@ -15,7 +15,8 @@ BETTER_S = 0.0005
 
 @dataclass(slots=True)
 class Carried:
-    """``source``: where the last datagram came from, ``heard_at``: when; ``rtt_s``: of the path in use.
+    """``source``: where the last datagram came from; ``heard_at``: when one last came over the path in use, whose round
+    trip is ``rtt_s``.
 
     The dialler chooses: direct rather than relayed, the shortest of those that are direct, and anything rather than
     silence. Whoever sees the connection's datagrams come from a new address follows there, once that is proved; but
@@ -35,12 +36,14 @@ class Carried:
 
     def hear(self, size: int, source: Address, now: float) -> None:
         """Note a datagram of the connection. One larger than ours shows that the path carries such, both ways."""
-        self.source, self.heard_at = source, now
-        if source == self.address and size > self.connection.datagram_bytes:
-            self.connection.resize(size)
+        self.source = source
+        if source == self.address:
+            self.heard_at = now
+            if size > self.connection.datagram_bytes:
+                self.connection.resize(size)
 
     def is_silent(self, now: float) -> bool:
-        """Whether it has not been heard for longer than its pings allow."""
+        """Whether nothing has come over the path in use for longer than pings allow, nor the peer followed to it."""
         return now - self.heard_at >= SILENCE_S
 
     def is_missed(self, now: float) -> bool:
@@ -81,7 +84,8 @@ class Carried:
 
     def move(self, path: PathReady | PathMeasured, now: float) -> None:
         """Take another path."""
-        self.left, self.address, self.moved_at, self.rtt_s = self.address, path.address, now, None
+        self.left, self.address, self.rtt_s = self.address, path.address, None
+        self.moved_at = self.heard_at = now
         self.missed_at = float("-inf")
         if path.datagram_bytes < self.connection.datagram_bytes:
             self.connection.resize(path.datagram_bytes)

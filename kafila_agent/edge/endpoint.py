@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from kafila_agent.edge import fast_quic
 from kafila_agent.edge.candidate import (
     Candidate,
     CandidateKind,
@@ -26,7 +27,6 @@ from kafila_agent.edge.credential import Identity
 from kafila_agent.edge.demultiplex import Demultiplexer
 from kafila_agent.edge.edge import Edge
 from kafila_agent.edge.errors import EdgeError
-from kafila_agent.edge.fast_quic import IS_INSTALLED
 from kafila_agent.edge.link import DIRECT_S, Link
 from kafila_agent.edge.neighbour import Answer, CircuitGrant, Neighbour, RequestCircuit, SocketAddress
 from kafila_agent.edge.observer import EdgeObserver
@@ -49,7 +49,7 @@ class EdgeEndpoint:
         udp: socket.socket,
         *,
         relay_only: bool = False,
-        fast_core: bool = IS_INSTALLED,
+        fast_core: bool = fast_quic.IS_INSTALLED,
         direct_s: float = DIRECT_S,
         datagram_bytes: tuple[int, ...] = DATAGRAM_BYTES,
         observer: EdgeObserver | None = None,
@@ -60,6 +60,8 @@ class EdgeEndpoint:
         self._udp = udp
         self._relay_only = relay_only
         self._fast_core = fast_core
+        if fast_core:
+            fast_quic.load()
         self._direct_s = direct_s
         self._sizes = datagram_bytes
         self._observer = observer or EdgeObserver()

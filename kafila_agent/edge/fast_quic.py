@@ -9,6 +9,7 @@ neither matters beside what it saves, elsewhere the first does.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import ipaddress
 import ssl
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 IS_INSTALLED = importlib.util.find_spec("qh3") is not None
 
 _PEER = ("127.0.0.1", 1)  # it wants a literal address, and looks at it no further
+
+
+def load() -> None:
+    """Import the library, which takes a while that no handshake should have to wait."""
+    importlib.import_module("qh3.quic.connection")
 
 
 def is_near(address: Address) -> bool:

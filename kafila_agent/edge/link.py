@@ -181,7 +181,7 @@ class Link:
         if edge is not None and connection_id in edge.connection.connection_ids:
             edge.connection.receive_datagram(data, now)
             edge.hear(len(data), address, now)
-            if self.state is LinkState.DIRECT:
+            if self.state is LinkState.DIRECT and address == edge.address:
                 self._relay_at = now + SILENCE_S
                 if self._relay.use is RelayUse.WANTED and not edge.is_missed(now):
                     self._relay.spare(now)

@@ -1,8 +1,9 @@
 """What the NAT in front of one socket does (RFC 4787), from what a reflector answers (RFC 5780). A datagram core.
 
 Every question goes out at once, three times, and counts from there; the RFC's own retransmission would take 39 s to a
-negative. Three sockets ask: MAIN, whose mapping is wanted; FRESH, which talks to one address and port alone, so that
-nothing else may answer it unless the NAT lets strangers in; and STRANGER, to whom neither of the two ever sends.
+negative. While nothing at all is answered, everything is asked anew: a line may be down for a second or two. Three
+sockets ask: MAIN, whose mapping is wanted; FRESH, which talks to one address and port alone, so that nothing else may
+answer it unless the NAT lets strangers in; and STRANGER, to whom neither of the two ever sends.
 
     MAIN   -> first port, second port, second address    seen alike everywhere?                      mapping
     FRESH  -> first port: answer from there,
@@ -28,7 +29,8 @@ from kafila_proto import stun
 SENT_AFTER_S = (0.0, 0.15, 0.35)
 LEAST_WAIT_S = 0.4  # for an answer to the last
 WAIT_RTTS = 3
-BLOCKED_S = 3.0  # with no answer to anything, UDP does not pass
+ASK_ANEW_S = (1.2, 2.4)  # with no answer to anything so far
+BLOCKED_S = 3.6  # and by then, UDP does not pass
 
 
 class Local(enum.Enum):
@@ -122,6 +124,7 @@ class Discovery:
         self._reflector = reflector
         self._own_hosts = own_hosts
         self._began_at = now
+        self._anew_at = [now + delay for delay in ASK_ANEW_S]
         self._rtt_s = 0.0
         self._asked: list[_Asked] = []
         self._ask(Question.FIRST_PORT, Local.MAIN, reflector, now, 0)
@@ -161,11 +164,16 @@ class Discovery:
         if self.is_over:
             return None
         times = [asked.due[0] for asked in self._asked if asked.due]
+        times += self._anew_at[:1] if not self.is_answered else []
         times += [self._silence_at(asked) for asked in self._asked if not asked.is_settled and not asked.due]
         return min(times)
 
     def handle_timer(self, now: float) -> None:
-        """Take a silence that is long enough for an answer."""
+        """Take a silence that is long enough for an answer, or ask anew."""
+        if not self.is_answered and self._anew_at and self._anew_at[0] <= now:
+            self._anew_at = [at for at in self._anew_at if at > now]
+            for asked in self._asked:
+                asked.due = [now + delay for delay in SENT_AFTER_S]
         for asked in self._asked:
             if not asked.is_settled and not asked.due and self._silence_at(asked) <= now:
                 asked.given_up = True

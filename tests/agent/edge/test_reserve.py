@@ -57,6 +57,22 @@ def test_an_edge_that_only_one_end_hears_goes_on_over_the_relay(world_of, deaf):
     assert one.events == two.events == [Connected("direct"), Moved("relayed")]
 
 
+def test_a_direct_path_that_is_gone_before_the_other_end_has_followed_there_is_left_again(world_of):
+    world = world_of()
+    world.lets = relay_alone
+    one, two = connect(world)
+    assert world.run(4.0, are_open(one, two))
+    world.lets = lambda source, target, data: True
+    assert world.run(15.0, lambda: one.link.state is LinkState.DIRECT)
+    assert two.link.state is LinkState.RELAYED
+    world.lets = relay_alone
+    one.link.send_frame(b"still here")
+    assert world.run(6.0, lambda: two.frames == [b"still here"])
+    world.run(20.0)
+    assert one.link.state is two.link.state is LinkState.RELAYED
+    assert not [event for event in one.events + two.events if isinstance(event, Closed)]
+
+
 def test_a_circuit_that_the_rendezvous_forgot_is_asked_for_again_and_bound_by_both(world_of):
     world = world_of()
     one, two = connect(world)

@@ -199,6 +199,17 @@ def test_no_answer_at_all_is_told_within_five_seconds():
     assert BLOCKED_S < 5
 
 
+@pytest.mark.parametrize("down_s", [0.4, 1.3, 2.5])
+def test_a_line_that_is_down_at_first_changes_nothing(down_s):
+    def is_down(data):
+        return world.now < 50.0 + down_s
+
+    world = World(Nat(EI, AD), loses=is_down)
+    found = world.run()
+    assert (found.mapping, found.filtering) == (EI, AD)
+    assert world.now - 50.0 < 5
+
+
 def test_silence_means_nothing_where_most_is_lost():
     """Two of three plain answers lost: what does not come is unknown, not filtered."""
     fresh = itertools.count()
