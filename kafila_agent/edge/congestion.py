@@ -24,6 +24,8 @@ INCREASE = 1 / 8  # of the window a round trip, while no queue stands
 QUEUE_S = 0.004
 QUEUE_SHARE = 0.25  # of the least round trip
 FORGET_RTT_S = 10.0
+SMALL_BYTES = 1200  # what every path carries that QUIC may be used on
+LARGE_LOSSES = 3  # round trips that lost large datagrams and brought none
 
 
 class EdgeCongestionControl(QuicCongestionControl):
@@ -42,6 +44,13 @@ class EdgeCongestionControl(QuicCongestionControl):
         self._least_rtt_at = 0.0
         self._reduced_at = -1.0
         self._growth = 0.0
+        self._large_losses = 0
+        self._large_lost_at = -1.0
+
+    @property
+    def loses_large(self) -> bool:
+        """Whether small datagrams arrive and none of the large: the path carries less than it did (RFC 8899 4.3)."""
+        return self._large_losses >= LARGE_LOSSES
 
     def on_packet_sent(self, *, packet: QuicSentPacket) -> None:
         """One more is on its way."""
@@ -56,6 +65,8 @@ class EdgeCongestionControl(QuicCongestionControl):
         is_used = max(self._round_peak, self._last_round_peak) >= self.congestion_window // 2
         self.bytes_in_flight -= packet.sent_bytes
         self._round_acked += packet.sent_bytes
+        if packet.sent_bytes > SMALL_BYTES:
+            self._large_losses = 0
         if not is_used or sent_at <= self._reduced_at:
             return
         self._growth += packet.sent_bytes * self._growth_rate()
@@ -70,12 +81,17 @@ class EdgeCongestionControl(QuicCongestionControl):
 
     def on_packets_lost(self, *, now: float, packets: Iterable[QuicSentPacket]) -> None:
         """Some are lost: shrink, once a round trip, if that is congestion."""
-        last_sent_at = 0.0
+        last_sent_at = large_sent_at = 0.0
         for packet in packets:
             self.packets_lost += 1
             self.bytes_in_flight -= packet.sent_bytes
             self._round_lost += packet.sent_bytes
             last_sent_at = packet.sent_time or 0.0
+            if packet.sent_bytes > SMALL_BYTES:
+                large_sent_at = last_sent_at
+        if large_sent_at > self._large_lost_at:
+            self._large_losses += 1
+            self._large_lost_at = now
         if last_sent_at > self._reduced_at and (self._queue_stands() or self._is_lossy()):
             self._reduced_at = now
             datagrams = int(self.congestion_window * DECREASE) // self._datagram_bytes

@@ -20,6 +20,7 @@ from aioquic.quic import events as quic_events
 
 from kafila_agent.edge import quic as adapter
 from kafila_agent.edge.candidate import encode_addresses, parse_addresses
+from kafila_agent.edge.congestion import SMALL_BYTES
 from kafila_agent.edge.credential import (
     MAX_CREDENTIAL_BYTES,
     NONCE_BYTES,
@@ -164,6 +165,7 @@ class EdgeConnection:
             self.close(f"the peer is not understood ({type(error).__name__})", CloseCode.PROTOCOL)
             return
         self._take_events(now)
+        self._fit()
 
     def datagrams_to_send(self, now: float) -> list[bytes]:
         """What must go out now; also after the close, which has a datagram of its own."""
@@ -181,6 +183,10 @@ class EdgeConnection:
         self.datagram_bytes = datagram_bytes
         adapter.resize(self._quic, datagram_bytes)
 
+    def _fit(self) -> None:
+        if self.datagram_bytes > SMALL_BYTES and adapter.loses_large(self._quic):
+            self.resize(SMALL_BYTES)
+
     def get_timer(self) -> float | None:
         """When ``handle_timer`` must be called, if nothing happens before; None once closed."""
         if self.state is ConnectionState.CLOSED:
@@ -197,6 +203,7 @@ class EdgeConnection:
         if timer is not None and timer <= now:
             self._quic.handle_timer(now)
             self._take_events(now)
+            self._fit()
         if self.state is ConnectionState.OPEN:
             if self._next_ping_at <= now:
                 self._ping(now)

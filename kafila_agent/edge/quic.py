@@ -132,6 +132,15 @@ def packets_lost(quic: Quic) -> int:
     return control.packets_lost
 
 
+def loses_large(quic: Quic) -> bool:
+    """Whether the path has come to carry small datagrams alone; the other library's are small anyway."""
+    if isinstance(quic, FastConnection):
+        return False
+    control = quic._loss._cc
+    assert isinstance(control, congestion.EdgeCongestionControl)
+    return control.loses_large
+
+
 def path_changed(quic: Quic, now: float) -> None:
     """Send what is unacknowledged again at once: neither the old path's silence nor its round trip means anything.
 

@@ -107,6 +107,18 @@ def test_a_relay_that_carries_less_than_the_direct_path_did_carries_the_edge(wor
     echo(world, 20_000)
 
 
+@pytest.mark.parametrize("relay_only", [False, True])
+def test_a_path_that_comes_to_carry_less_goes_on_carrying_the_edge(world_of, relay_only):
+    world = world_of(relay_only=relay_only)
+    one, two = connect(world)
+    assert world.run(1.0, are_open(one, two))
+    echo(world, 20_000)
+    world.lets = lambda source, target, data: len(data) <= 1300
+    echo(world, 20_000)
+    assert one.link.connection.datagram_bytes == two.link.connection.datagram_bytes == 1200
+    assert not [event for event in one.events + two.events if isinstance(event, Closed | Moved)]
+
+
 def test_a_silence_that_ends_by_itself_leaves_the_circuit_in_reserve(world_of):
     world = world_of()
     one, two = connect(world)

@@ -66,7 +66,7 @@ class Weather:
         """Something happens."""
         i = self.dice.randrange(2)
         what = self.dice.choice(
-            ["flush", "blackout", "blackout and flush", "part", "part one way", "join", "deaf"]
+            ["flush", "blackout", "blackout and flush", "part", "part one way", "join", "narrow", "deaf"]
         )
         if "blackout" in what:
             self.dark_until[i] = self.world.now + BLACKOUT_S
@@ -80,6 +80,8 @@ class Weather:
                 self.parted = {(i, 1 - i)}
             case "join":
                 self.parted = set()
+            case "narrow":
+                self.relay_bytes = 1300
             case "deaf":  # nobody gets an answer from the rendezvous's other half
                 self.deaf_until = self.world.now + 8.0
         return f"{self.world.now:.1f} {what} {i}"
