@@ -17,15 +17,30 @@ import torch
 
 log = structlog.get_logger()
 
-_SOURCE = Path(__file__).with_name("kernels.c")
+_HERE = Path(__file__).parent
+_SOURCES, _HEADERS = sorted(_HERE.glob("*.c")), sorted(_HERE.glob("*.h"))
 _COMPILE = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-std=gnu11")
 _COMPILE_TIMEOUT_S = 60
+FLOAT32, BFLOAT16 = 0, 1  # elements, as lanes.h has them
 _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 _SIGNATURES = {
-    "kafila_dense": [_POINTER] * 4 + [_LONG] * 3 + [_INT],
+    "kafila_product": [_POINTER] * 3 + [_LONG] + [_INT] * 2,
     "kafila_attend": [_POINTER] * 4 + [_LONG] * 9 + [ctypes.c_float, _INT],
-    "kafila_packed": [_POINTER, _INT, _POINTER, _POINTER] + [_LONG] * 4 + [_INT] * 2,
+    "kafila_blocks": [_POINTER] * 3 + [_LONG] + [_POINTER] * 3 + [_LONG, _INT],
+    "kafila_head": [_POINTER] * 2 + [ctypes.c_float] + [_POINTER] * 2 + [_LONG, _INT],
 }
+
+
+class Matrix(ctypes.Structure):
+    """``weights [rows, columns]``: bfloat16 in 16 bits, or packed in 8 or 4; ``bias`` bfloat16, or None."""
+
+    _fields_ = (
+        ("weights", _POINTER),
+        ("bias", _POINTER),
+        ("rows", _LONG),
+        ("columns", _LONG),
+        ("bits", _INT),
+    )
 
 
 @functools.cache
@@ -54,19 +69,20 @@ def _compiled() -> Path:
     version = subprocess.run(
         [compiler, "--version"], capture_output=True, check=True, timeout=_COMPILE_TIMEOUT_S
     )
-    kind = b"\0".join([_SOURCE.read_bytes(), version.stdout, " ".join(_COMPILE).encode(), _processor()])
+    sources = [path.read_bytes() for path in (*_SOURCES, *_HEADERS)]
+    kind = b"\0".join([*sources, version.stdout, " ".join(_COMPILE).encode(), _processor()])
     directory = _cache_directory()
     target = directory / f"kernels-{hashlib.sha256(kind).hexdigest()[:24]}.so"
     if target.exists():
         return target
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        made, linked = Path(scratch) / "kernels.o", Path(scratch) / "kernels.so"
+        linked = Path(scratch) / "kernels.so"
         # Linked without OpenMP's runtime: its symbols are then those of torch, and so are its threads.
         for command in (
-            [compiler, *_COMPILE, "-c", str(_SOURCE), "-o", str(made)],
-            [compiler, "-shared", str(made), "-o", str(linked)],
+            [compiler, *_COMPILE, "-c", *map(str, _SOURCES)],
+            [compiler, "-shared", *(path.with_suffix(".o").name for path in _SOURCES), "-o", str(linked)],
         ):
-            subprocess.run(command, capture_output=True, check=True, timeout=_COMPILE_TIMEOUT_S)
+            subprocess.run(command, cwd=scratch, capture_output=True, check=True, timeout=_COMPILE_TIMEOUT_S)
         linked.rename(target)
     return target
 
@@ -109,7 +125,8 @@ def _check(library: ctypes.CDLL) -> None:
     generator = torch.Generator().manual_seed(1)
     x, w = (torch.randn(n, 64, generator=generator).bfloat16() for n in (2, 21))
     y = torch.empty(2, 21, dtype=torch.bfloat16)
-    failed = library.kafila_dense(w.data_ptr(), None, x.data_ptr(), y.data_ptr(), 2, 21, 64, 2)
+    matrix = Matrix(w.data_ptr(), None, 21, 64, 16)
+    failed = library.kafila_product(ctypes.byref(matrix), x.data_ptr(), y.data_ptr(), 2, BFLOAT16, 2)
     expected = x.float() @ w.float().T
     if failed or not torch.allclose(y.float(), expected, rtol=0.01, atol=0.01):
         raise RuntimeError("they computed a product wrongly")

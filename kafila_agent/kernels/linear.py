@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ctypes import CDLL
+from ctypes import CDLL, byref
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from kafila_agent.kernels.library import native_kernels
+from kafila_agent.kernels.library import BFLOAT16, Matrix, native_kernels
 
 # Up to as many rows each is computed as if it were alone, to the last bit.
 ALIKE_ROWS = 8
@@ -17,12 +17,12 @@ ALIKE_ROWS = 8
 class Linear(nn.Linear):
     """``nn.Linear``, its few-row products by the C kernels (bfloat16) or as matrix times vector (one row)."""
 
-    _native: Native | None
+    native: Native | None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """``[..., in_features]`` to ``[..., out_features]``."""
-        if self._native is not None and input.numel() <= self._native.most_numbers:
-            return self._native(input)
+        if self.native is not None and input.numel() <= self.native.most_numbers:
+            return self.native(input)
         if input.numel() == self.in_features and self.bias is None and input.device.type == "cpu":
             return torch.mv(self.weight, input.reshape(-1)).view(*input.shape[:-1], -1)
         return functional.linear(input, self.weight, self.bias)
@@ -35,24 +35,18 @@ class Native:
     """The native product with one matrix, which must neither move nor go while this is in use."""
 
     def __init__(self, library: CDLL, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self._product, self._held = library.kafila_dense, (weight, bias)
-        self._rows, self._columns = weight.shape
-        self._weight_at, self._bias_at = weight.data_ptr(), None if bias is None else bias.data_ptr()
-        self.most_numbers = ALIKE_ROWS * self._columns
+        self._product, self._held = library.kafila_product, (weight, bias)
+        bias_at = None if bias is None else bias.data_ptr()
+        self.matrix = Matrix(weight.data_ptr(), bias_at, *weight.shape, 16)
+        self.most_numbers = ALIKE_ROWS * weight.shape[1]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """bfloat16 ``x [..., columns]`` times the transpose, plus the bias."""
         x = x.contiguous()
-        y = torch.empty(*x.shape[:-1], self._rows, dtype=torch.bfloat16)
+        rows = x.numel() // self.matrix.columns
+        y = torch.empty(*x.shape[:-1], self.matrix.rows, dtype=torch.bfloat16)
         failed = self._product(
-            self._weight_at,
-            self._bias_at,
-            x.data_ptr(),
-            y.data_ptr(),
-            x.numel() // self._columns,
-            self._rows,
-            self._columns,
-            torch.get_num_threads(),
+            byref(self.matrix), x.data_ptr(), y.data_ptr(), rows, BFLOAT16, torch.get_num_threads()
         )
         if failed:
             raise MemoryError(f"no memory for {x.numel()} numbers")
@@ -73,4 +67,4 @@ def use_kernels(model: nn.Module) -> None:
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = Linear
-            module.__dict__["_native"] = native_product(module.weight, module.bias)
+            module.__dict__["native"] = native_product(module.weight, module.bias)

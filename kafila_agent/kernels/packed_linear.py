@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ctypes import CDLL
+from ctypes import CDLL, byref
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from kafila_agent.kernels.library import native_kernels
+from kafila_agent.kernels.library import BFLOAT16, FLOAT32, Matrix, native_kernels
 from kafila_agent.kernels.packing import TILE_ROWS, Packing, unpack, unpacked_slices
 
 # As many rows are multiplied by the native kernel sooner than a matrix is unpacked (64 of 4096 x 4096: half the time),
 # each as if it were alone, to the last bit.
 ALIKE_ROWS = 64
-_ELEMENTS = {torch.float32: 0, torch.bfloat16: 1}
+_ELEMENTS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 
 
 class PackedMatrix(nn.Module):
@@ -39,19 +39,16 @@ class PackedMatrix(nn.Module):
         slices = unpacked_slices(self.packed, self.packing, self.rows, self.columns)
         return torch.cat([functional.linear(x, part.to(x.dtype)) for _, part in slices], -1)
 
+    def native(self, bias: torch.Tensor | None = None) -> Matrix:
+        """The matrix as the kernels take it, while it lies where it does; ``bias [rows]`` bfloat16."""
+        bias_at = None if bias is None else bias.data_ptr()
+        return Matrix(self.packed.data_ptr(), bias_at, self.rows, self.columns, self.packing.bits)
+
     def _few(self, library: CDLL, x: torch.Tensor, count: int) -> torch.Tensor:
         y = torch.empty(*x.shape[:-1], self.rows, dtype=x.dtype)
-        failed = library.kafila_packed(
-            self.packed.data_ptr(),
-            self.packing.bits,
-            x.data_ptr(),
-            y.data_ptr(),
-            count,
-            self.rows,
-            self.columns,
-            self.packed.shape[1],
-            _ELEMENTS[x.dtype],
-            torch.get_num_threads(),
+        matrix, element = self.native(), _ELEMENTS[x.dtype]
+        failed = library.kafila_product(
+            byref(matrix), x.data_ptr(), y.data_ptr(), count, element, torch.get_num_threads()
         )
         if failed:
             raise MemoryError(f"no memory for {count} rows of {self.columns}")

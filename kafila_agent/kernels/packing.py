@@ -2,7 +2,7 @@
 
 Along its columns a matrix is cut into groups of 32. A group of 8 bits is ``scale * q`` with q in -127 ... 127; one
 of 4 bits ``scale * q + low`` with q in 0 ... 15; scale and low are float16. GGUF's Q8_0, Q4_0 and Q4_1 are the same
-numbers and so are taken over without loss. How they lie is drawn in ``kernels.c``.
+numbers and so are taken over without loss. How they lie is drawn in ``products.c``.
 """
 
 from __future__ import annotations

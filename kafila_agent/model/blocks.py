@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from kafila_agent.kernels.linear import use_kernels
+from kafila_agent.kernels.linear import ALIKE_ROWS, use_kernels
 from kafila_agent.model.errors import ModelError
 from kafila_agent.model.families import FAMILIES, Family, causal_lm_class
 from kafila_agent.model.kv import BlockKv, narrow
 from kafila_agent.model.packed import PackedReader, put_packed, tie_packed_head
 from kafila_agent.model.precision import parse_precision
+from kafila_agent.model.program import stage_program, tail_program
 from kafila_agent.model.weights import torch_dtype
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class StageModel:
         self._body = _body(model, start, end)
         self.config: PreTrainedConfig = self._body.config
         use_row_attention(self.config)
+        self._program = stage_program(self._body) if family.is_standard else None
+        self._head_program = tail_program(self._tail) if family.is_standard and is_head else None
         self.hidden_size: int = self.config.hidden_size
         self.vocab_size: int = self.config.vocab_size
         self.kv = kv
@@ -85,6 +88,9 @@ class StageModel:
     def forward(self, hidden: torch.Tensor, position: int, cache: Cache) -> torch.Tensor:
         """Rows at ``position ...`` through the stage's blocks; their keys and values go to ``cache``."""
         positions = torch.arange(position, position + hidden.shape[0], device=self.device)[None]
+        if self._program is not None and hidden.shape[0] <= ALIKE_ROWS:
+            cosine, sine = self._body.rotary_emb(hidden[None], positions)
+            return self._program(hidden, cosine, sine, cache.places(hidden.shape[0]))
         out = self._body(
             inputs_embeds=hidden[None], position_ids=positions, past_key_values=cache, use_cache=True
         )
@@ -94,6 +100,8 @@ class StageModel:
         """Final norm and LM head by the family's own forward: float32 ``[rows, vocab_size]``. Head only."""
         if self._tail is None:
             raise RuntimeError("only the head holds the LM head")
+        if self._head_program is not None and hidden.shape[0] <= ALIKE_ROWS:
+            return self._head_program(hidden).float()
         positions = torch.zeros(1, hidden.shape[0], dtype=torch.long, device=self.device)
         return (
             self._tail(inputs_embeds=hidden[None], position_ids=positions, use_cache=False).logits[0].float()

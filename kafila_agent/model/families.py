@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 class Family:
     """How one family differs from the plain ``embed_tokens / layers / norm / lm_head`` body.
 
-    ``embedding_scale`` names the attribute by which its body multiplies what enters, embedded or not.
+    ``embedding_scale`` names the attribute by which its body multiplies what enters, embedded or not. ``is_standard``
+    says that its blocks and its head compute what ``program`` has kernels for, whatever the widths.
     """
 
     name: str
     embedding_scale: str | None = None
+    is_standard: bool = False
 
 
 FAMILIES = {
@@ -45,9 +47,9 @@ FAMILIES = {
         Family("granite", embedding_scale="embedding_multiplier"),
         Family("helium"),
         Family("hunyuan_v1_dense"),
-        Family("llama"),
-        Family("ministral"),
-        Family("mistral"),
+        Family("llama", is_standard=True),
+        Family("ministral", is_standard=True),
+        Family("mistral", is_standard=True),
         Family("mixtral"),
         Family("nemotron"),
         Family("olmo"),
@@ -55,12 +57,12 @@ FAMILIES = {
         Family("olmo3"),
         Family("olmoe"),
         Family("phi3"),
-        Family("qwen2"),
+        Family("qwen2", is_standard=True),
         Family("qwen2_moe"),
-        Family("qwen3"),
+        Family("qwen3", is_standard=True),
         Family("qwen3_moe"),
-        Family("seed_oss"),
-        Family("smollm3"),
+        Family("seed_oss", is_standard=True),
+        Family("smollm3", is_standard=True),
         Family("stablelm"),
         Family("starcoder2"),
     )

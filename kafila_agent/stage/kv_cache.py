@@ -8,6 +8,7 @@ when the slack is used up the window moves to the front of its buffer.
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ class BlockCache(CacheLayerMixin):
         self.is_initialized = True
         self._base = 0  # position of the buffer's first token
         self._length = 0
+        self._at = keys.data_ptr(), values.data_ptr(), keys.shape[-2]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Nothing is lazy here."""
@@ -54,16 +56,26 @@ class BlockCache(CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store rows ``[1, heads, rows, dim]`` and return views of all that these rows may attend to."""
         rows = key_states.shape[-2]
-        if self._length - self._base + rows > self.keys.shape[-2]:
-            self._move_window_to_front()
-        first = self._first_visible(self._length) - self._base
-        start = self._length - self._base
-        self._length += rows
+        first = self._first_visible(self._length)
+        start = self._extend(rows)
+        first -= self._base
         seen = []
         for buffer, states in ((self.keys, key_states), (self.values, value_states)):
             buffer[:, :, start : start + rows] = states
             seen.append(buffer[:, :, first : start + rows])
         return seen[0], seen[1]
+
+    def place(self, rows: int) -> tuple[int, int, int, int, int]:
+        """Make room for ``rows`` that native code writes (kernels.program): addresses, room, first row, window or 0."""
+        return *self._at, self._extend(rows), self.window or 0
+
+    def _extend(self, rows: int) -> int:
+        """Where in the buffer the next ``rows`` go."""
+        if self._length - self._base + rows > self.keys.shape[-2]:
+            self._move_window_to_front()
+        start = self._length - self._base
+        self._length += rows
+        return start
 
     def _move_window_to_front(self) -> None:
         """Drop what neither a coming row nor a rollback can need. Copies in steps that do not overlap."""
@@ -131,6 +143,13 @@ class SlotCache(Cache):
         for layer in self.layers:
             layer.seek(position)
         self.length, self.fence, self.floor = position, fence, max(self.floor, floor)
+
+    def places(self, rows: int) -> array[int]:
+        """``BlockCache.place`` of every block, one after the other."""
+        places = array("q")
+        for layer in self.layers:
+            places.extend(layer.place(rows))
+        return places
 
     def adopt(self, sequence: int, position: int, source: SlotCache, holder: int) -> None:
         """``sequence`` begins with the first ``position`` tokens of ``holder``, which lie in slot ``source``.
