@@ -39,8 +39,8 @@ class TimedRing(SimulatedRing):
     def run(self) -> None:
         while self._events:
             self.now_s, _, place, frame = heapq.heappop(self._events)
-            if place == self.stages:
-                self._return(frame)
+            if place == self.stages:  # the head again, which samples in no time
+                self._return(replace(frame, stage_times=(*frame.stage_times, StageTime(0, 0))))
                 continue
             began_s = max(self.now_s, self._free_s[place])
             compute_s = self.stage_s if frame.kind is Kind.TOKENS else 0.0
