@@ -88,7 +88,7 @@ class Agent:
         self._entry = Entry(self._machine)
         link.on_message = self._receive
         link.on_lost = self._lost
-        link.on_attached = lambda attachment: self._changed()
+        link.on_attached = lambda attachment: self._attached()
         vantage = Vantage(endpoint, lambda: _reflector(link))
         await self._open_local(metrics, vantage)
         # What a session needs is imported while nobody waits for it yet.
@@ -102,6 +102,8 @@ class Agent:
         await self._attach(link)
         await self._importing
         await self._open_api()
+        if link.state == "attached":
+            self.entry.resume()
 
     def _open_endpoint(self, identity: Identity, metrics: AgentMetrics) -> EdgeEndpoint:
         host, port = self._config.udp_host, self._config.udp_port
@@ -160,7 +162,7 @@ class Agent:
             await membership.seat.drain(patience_s)
 
     async def close(self) -> None:
-        """Leave the session, telling the others, and let everything go."""
+        """Be away from the session, or leave one without a plan, telling the others, and let everything go."""
         if self._entry is not None:
             await self._entry.close()
         if self._api is not None:
@@ -186,6 +188,11 @@ class Agent:
 
     def _receive(self, message: ToAgent) -> None:
         self.entry.receive(message)
+        self._changed()
+
+    def _attached(self) -> None:
+        if self._api is not None:  # else ``start`` is not done yet, and resumes itself
+            self.entry.resume()
         self._changed()
 
     def _lost(self, reason: str) -> None:

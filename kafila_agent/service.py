@@ -11,6 +11,8 @@ from kafila_agent.control.local import AgentError, Fault
 from kafila_agent.session.lifecycle import State
 from kafila_agent.session.membership import Membership
 
+_HELD_RETRY_S = 15  # about what an agent takes to start
+
 
 async def open_api(config: AgentConfig, membership: Callable[[], Membership | None]) -> ApiServer:
     """Serve OpenAI's API where ``config`` says. Raises AgentError naming the port and its option."""
@@ -30,6 +32,9 @@ def describe_service(membership: Membership | None) -> Service:
         reason = f" ({membership.reason})" if membership else ""
         return Service("idle", f"this machine is in no session{reason}: create or join one with kafila-ctl")
     model = membership.charter.model.name or None
+    if membership.state is State.HELD:
+        message = f"the session waits and serves again by itself: {membership.reason}"
+        return Service("held", message, model, retry_after_s=_HELD_RETRY_S)
     created = membership.served_since
     if membership.seat is not None and membership.seat.engine is not None:
         ring = membership.seat.plan.ring

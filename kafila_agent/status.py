@@ -25,6 +25,7 @@ _SESSION_STATE = {
     State.LOADING: pb.SessionStatus.LOADING,
     State.READY: pb.SessionStatus.LOADING,
     State.SERVING: pb.SessionStatus.SERVING,
+    State.HELD: pb.SessionStatus.HELD,
     State.LEFT: pb.SessionStatus.CLOSED,
 }
 
@@ -41,11 +42,9 @@ def build_status(machine: Machine, entry: Entry, *, api_url: str, metrics_url: s
         api_url=api_url,
         metrics_url=metrics_url,
     )
-    if entry.membership is None:
-        status.session.reason = entry.last
-    else:
+    if entry.membership is not None:
         status.session.CopyFrom(_session(entry.membership))
-        if entry.hosting is not None and entry.membership.state is not State.LEFT:
+        if entry.hosting is not None and entry.membership.is_forming:
             status.session.code = entry.hosting.code
             status.session.reason = entry.hosting.notice
     return status

@@ -14,7 +14,7 @@ from kafila_proto.metrics_server import MetricsServer
 from kafila_rendezvous.circuits import CircuitState
 from kafila_rendezvous.datagrams import DatagramServer
 from kafila_rendezvous.registry import Registry
-from kafila_rendezvous.session import SessionState
+from kafila_rendezvous.session_states import SessionState
 
 
 class RendezvousCollector(Collector):

@@ -45,6 +45,13 @@ class GrantCircuit:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseCircuits:
+    """The epoch that they were granted in is over."""
+
+    session_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class SessionOver:
     """The session is closed: release what it holds."""
 
@@ -52,4 +59,4 @@ class SessionOver:
     reason: str
 
 
-Command = Send | PlanFleet | GrantCircuit | SessionOver
+Command = Send | PlanFleet | GrantCircuit | ReleaseCircuits | SessionOver

@@ -25,6 +25,7 @@ from kafila_proto.rendezvous_pb2 import (
     JoinSession,
     Leave,
     Problem,
+    Resume,
     SessionCreated,
     ToAgent,
 )
@@ -32,7 +33,8 @@ from kafila_proto.session_code import make_number
 from kafila_rendezvous.introduction import Introductions
 from kafila_rendezvous.limits import Limits, RecentCounts
 from kafila_rendezvous.outcome import Command, RequestRefused, Send, SessionOver
-from kafila_rendezvous.session import Session, SessionState
+from kafila_rendezvous.session import NOT_AWAITED, Session
+from kafila_rendezvous.session_states import SessionState
 
 _NO_SUCH_NUMBER = "no session admits this number"
 
@@ -118,8 +120,8 @@ class Registry:
         self.attached[agent] = Attached(name, source)
 
     def detach(self, agent: bytes, now: float) -> list[Command]:
-        """An agent's stream ended: it is lost to its session."""
-        commands = self._settle(self._part(agent, "lost its connection to the rendezvous", now))
+        """An agent's stream ended: it is lost to its session, which waits for it once it is planned."""
+        commands = self._settle(self._part(agent, "lost its connection to the rendezvous", now, returns=True))
         del self.attached[agent]
         return commands
 
@@ -151,12 +153,12 @@ class Registry:
         return self._settle(entry.session.close(f"the session cannot be planned: {reason}"))
 
     def tick(self, now: float) -> list[Command]:
-        """Retire numbers that have expired and attempts gone silent. Call every second or so."""
+        """Retire what has lasted too long: numbers, silent attempts, the wait for a member. Call every second or so."""
         commands: list[Command] = []
         for entry in self.sessions.values():
             if entry.number is not None and now >= entry.number_expires_at:
                 commands += self._expire_number(entry)
-            commands += entry.introductions.tick(now)
+            commands += [*entry.introductions.tick(now), *entry.session.tick(now)]
             self._forget_callers(entry.session.session_id)
         return self._settle(commands)
 
@@ -241,8 +243,20 @@ class Registry:
         return commands + (self._turn_all_away(entry) if full else entry.introductions.open_next(now))
 
     def _leave(self, agent: bytes, request: Leave, now: float) -> list[Command]:
+        if request.returns:
+            return self._part(agent, printable(request.reason), now, returns=True)
         reason = f"left the session: {printable(request.reason)}" if request.reason else "left the session"
         return self._part(agent, reason, now)
+
+    def _resume(self, agent: bytes, request: Resume, _now: float) -> list[Command]:
+        peer = self.attached[agent]
+        self._require_free(peer)
+        entry = self.sessions.get(request.session_id)
+        if entry is None:
+            raise RequestRefused("not_found", NOT_AWAITED)
+        commands = entry.session.resume(agent, peer.name)
+        peer.session_id = request.session_id
+        return commands
 
     def _stop_admitting(self, agent: bytes, _request: object, now: float) -> list[Command]:
         entry = self._entry_of(agent)
@@ -253,8 +267,8 @@ class Registry:
         self._retire_number(entry)
         return self._turn_all_away(entry)
 
-    def _part(self, agent: bytes, reason: str, now: float) -> list[Command]:
-        """An agent leaves what it is in: as a member its session, as a caller its turn."""
+    def _part(self, agent: bytes, reason: str, now: float, *, returns: bool = False) -> list[Command]:
+        """An agent leaves what it is in: as a member its session, perhaps to return, as a caller its turn."""
         peer = self.attached[agent]
         if peer.calling is not None:
             entry, peer.calling = self.sessions[peer.calling], None
@@ -266,7 +280,7 @@ class Registry:
         entry, peer.session_id = self.sessions[peer.session_id], None
         if entry.session.is_full:
             self._retire_number(entry)  # its code is used up, whoever leaves afterwards
-        return entry.session.remove(agent, reason)
+        return entry.session.lose(agent, reason, now) if returns else entry.session.remove(agent, reason)
 
     def _settle(self, commands: list[Command]) -> list[Command]:
         """Forget the sessions that ``commands`` end, and tell who was waiting at their doors."""
@@ -364,6 +378,7 @@ _RULES: dict[str, Rule] = {
     "admit": Registry._admit,
     "stop_admitting": Registry._stop_admitting,
     "leave": Registry._leave,
+    "resume": Registry._resume,
     "charter": _in_session(Session.receive_charter),
     "report": _in_session(Session.receive_report),
     "plan": _in_session(Session.receive_plan),

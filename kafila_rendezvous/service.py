@@ -26,7 +26,15 @@ from kafila_proto.signed import Label, SignatureError, verify_signature
 from kafila_rendezvous.circuits import CircuitError, Circuits
 from kafila_rendezvous.limits import source_of
 from kafila_rendezvous.outbox import Outbox
-from kafila_rendezvous.outcome import Command, GrantCircuit, PlanFleet, RequestRefused, Send, SessionOver
+from kafila_rendezvous.outcome import (
+    Command,
+    GrantCircuit,
+    PlanFleet,
+    ReleaseCircuits,
+    RequestRefused,
+    Send,
+    SessionOver,
+)
 from kafila_rendezvous.planning import Planning
 from kafila_rendezvous.registry import Registry
 
@@ -134,6 +142,9 @@ class RendezvousService(RendezvousServicer):
                     self._planning.begin(command, self._registry.sessions[session_id].source)
                 case GrantCircuit():
                     self._grant(command)
+                case ReleaseCircuits(session_id):
+                    self._circuits.release_session(session_id)
+                    log.info("session held", session=session_label(session_id))
                 case SessionOver(session_id, reason):
                     self._circuits.release_session(session_id)
                     self._planning.forget(session_id)

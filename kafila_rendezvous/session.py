@@ -1,20 +1,14 @@
 """One session, as the rendezvous sees it: who is in it and how far it has come. A decision core.
 
-    FORMING      members are admitted, report, and the plan is made and countersigned
-    CONNECTING   the plan is with everyone; edges are opened, circuits granted
-    LOADING      everyone's edges are up; block ranges are read
-    SERVING      everyone is ready
-    CLOSED       over, with a reason that names who left or what failed
-
-Who is lost while the session forms drops out, and the host writes a charter without it; later its loss closes
-the session: there is no spare to take its blocks. What cannot come in a state is refused to whoever sent it.
+Who is lost while the session forms drops out, and the host writes a charter without it. Later there is no spare to
+take its blocks, and nobody else is admitted: the session waits for that very member, known by its key, and closes
+if it leaves or does not come back. What cannot come in a state is refused to whoever sent it.
 Nothing here is trusted by members: they check the signatures themselves, and the checks below only spare them
 what they would refuse.
 """
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,6 +18,7 @@ from kafila_planner.facts import FleetError
 from kafila_proto.fleet import check_charter_facts, check_member_json, parse_json
 from kafila_proto.names import printable
 from kafila_proto.rendezvous_pb2 import (
+    HELD,
     JOINING,
     LEFT,
     LOADING,
@@ -32,6 +27,7 @@ from kafila_proto.rendezvous_pb2 import (
     Charter,
     CircuitRequest,
     Closed,
+    Hold,
     MemberUpdate,
     Plan,
     Progress,
@@ -42,58 +38,24 @@ from kafila_proto.rendezvous_pb2 import (
     ToAgent,
 )
 from kafila_proto.signed import Label, SignatureError, verify
-from kafila_rendezvous.outcome import Command, GrantCircuit, PlanFleet, RequestRefused, Send, SessionOver
+from kafila_rendezvous.outcome import (
+    Command,
+    GrantCircuit,
+    PlanFleet,
+    ReleaseCircuits,
+    RequestRefused,
+    Send,
+    SessionOver,
+)
+from kafila_rendezvous.session_states import TRANSITIONS, SessionEvent, SessionState
 
 _M = TypeVar("_M", bound=Message)
 
 
-class SessionState(enum.StrEnum):
-    """How far a session has come."""
-
-    FORMING = "forming"
-    CONNECTING = "connecting"
-    LOADING = "loading"
-    SERVING = "serving"
-    CLOSED = "closed"
-
-
-class SessionEvent(enum.StrEnum):
-    """What moves a session, or may come without moving it; the text completes "... cannot come now"."""
-
-    ADMIT = "an admission"
-    CHARTER = "a charter"
-    REPORT = "a report"
-    PLANNED = "the planner's answer"
-    COUNTERSIGNED = "a plan"
-    CIRCUIT = "a circuit request"
-    PROGRESS = "progress"
-    DEPARTURE = "a departure"
-    ALL_CONNECTED = "everyone's edges"
-    ALL_READY = "everyone's readiness"
-    END = "an end"
-
-
-TRANSITIONS: dict[tuple[SessionState, SessionEvent], SessionState] = {
-    (SessionState.FORMING, SessionEvent.ADMIT): SessionState.FORMING,
-    (SessionState.FORMING, SessionEvent.CHARTER): SessionState.FORMING,
-    (SessionState.FORMING, SessionEvent.REPORT): SessionState.FORMING,
-    (SessionState.FORMING, SessionEvent.PROGRESS): SessionState.FORMING,
-    (SessionState.FORMING, SessionEvent.DEPARTURE): SessionState.FORMING,
-    (SessionState.FORMING, SessionEvent.PLANNED): SessionState.FORMING,
-    (SessionState.FORMING, SessionEvent.COUNTERSIGNED): SessionState.CONNECTING,
-    (SessionState.CONNECTING, SessionEvent.CIRCUIT): SessionState.CONNECTING,
-    (SessionState.CONNECTING, SessionEvent.PROGRESS): SessionState.CONNECTING,
-    (SessionState.CONNECTING, SessionEvent.ALL_CONNECTED): SessionState.LOADING,
-    (SessionState.LOADING, SessionEvent.CIRCUIT): SessionState.LOADING,
-    (SessionState.LOADING, SessionEvent.PROGRESS): SessionState.LOADING,
-    (SessionState.LOADING, SessionEvent.ALL_READY): SessionState.SERVING,
-    (SessionState.SERVING, SessionEvent.CIRCUIT): SessionState.SERVING,
-    (SessionState.SERVING, SessionEvent.PROGRESS): SessionState.SERVING,
-} | {
-    (state, SessionEvent.END): SessionState.CLOSED
-    for state in SessionState
-    if state is not SessionState.CLOSED
-}
+HOLD_S = 600.0  # how long a session waits for a member that is away
+NOT_AWAITED = "no session waits for this agent here: it has ended, or the rendezvous was restarted"
+_PLANNING = (SessionState.FORMING, SessionState.GATHERING)
+_IN_PLAN = (SessionState.CONNECTING, SessionState.LOADING, SessionState.SERVING)
 
 
 @dataclass(slots=True)
@@ -116,6 +78,8 @@ class Session:
         self.members: dict[bytes, Member] = {host: Member(host_name)}
         self.state = SessionState.FORMING
         self.epoch = 0
+        self.absent: dict[bytes, float] = {}  # until when each is waited for
+        self._asked = 0  # the epoch that reports must be of: that of the last Hold
         self._charter = Charter()
         self._departed: set[bytes] = set()
 
@@ -129,9 +93,7 @@ class Session:
         self._advance(SessionEvent.ADMIT)
         if self.is_full:
             raise RequestRefused("full", f"the session has its {self.expected_members} members already")
-        updates: list[Command] = [
-            self._update(member, joiner) for member, state in self.members.items() if state.progress
-        ]
+        updates = self._updates_for(joiner)
         self.members[joiner] = Member(name)
         self._departed.discard(joiner)
         return updates
@@ -153,6 +115,8 @@ class Session:
         member = self.members[sender]
         if report.session_id != self.session_id:
             raise RequestRefused("invalid", "the report is of another session")
+        if report.epoch < self._asked or self.state is SessionState.HELD:
+            return []  # it crossed the news that someone is away; another one follows
         if report.problem:
             self._advance(SessionEvent.REPORT)
             return self.close(f"{member.name} cannot take part: {report.problem}")
@@ -166,7 +130,7 @@ class Session:
 
     def receive_planned(self, epoch: int, fleet_json: str, plan_json: str) -> list[Command]:
         """The planner has answered; an answer from reports that have changed since is dropped."""
-        if epoch != self.epoch or self.state is not SessionState.FORMING:
+        if epoch != self.epoch or self.state not in _PLANNING:
             return []
         self._advance(SessionEvent.PLANNED)
         roster = [self.members[entry.fingerprint] for entry in self._charter.roster]
@@ -202,14 +166,15 @@ class Session:
 
     def receive_progress(self, sender: bytes, progress: Progress) -> list[Command]:
         """The others learn how far a member is; when all are, it moves on. Stale epochs are dropped."""
-        if not JOINING <= progress.state <= SERVING:
+        if not JOINING <= progress.state <= SERVING and progress.state != HELD:
             raise RequestRefused("invalid", "progress in no state of a member: to leave, send Leave")
-        planned = self.state is not SessionState.FORMING
-        if progress.epoch != (self.epoch if planned else 0):
+        if self.state is SessionState.FORMING and progress.epoch:
+            return []
+        if self.state in _IN_PLAN and progress.epoch != self.epoch:
             return []
         self._advance(SessionEvent.PROGRESS)
         self.members[sender].progress = progress
-        commands: list[Command] = [self._update(sender, other) for other in self.members if other != sender]
+        commands: list[Command] = [self._update(sender, other) for other in self._present if other != sender]
         if self.state is SessionState.CONNECTING and self._all_reached(LOADING):
             self._advance(SessionEvent.ALL_CONNECTED)
         if self.state is SessionState.LOADING and self._all_reached(READY):
@@ -218,20 +183,55 @@ class Session:
         return commands
 
     def remove(self, leaver: bytes, reason: str) -> list[Command]:
-        """A member left or was lost: the others are told its name and ``reason``.
+        """A member left: the others are told its name and ``reason``.
 
         While the session forms that is all, and the epoch rises: what is being planned is of another roster.
         Later, or without its host, the session is over.
         """
         member = self.members.pop(leaver)
+        self.absent.pop(leaver, None)
         if leaver == self.host or self.state is not SessionState.FORMING:
             role = ", the host," if leaver == self.host else ""
             return self.close(f"{member.name}{role} {reason}")
         self._advance(SessionEvent.DEPARTURE)
         self.epoch += 1
         self._departed.add(leaver)
-        gone = MemberUpdate(member=leaver, name=member.name, progress=Progress(state=LEFT, detail=reason))
-        return self._tell_all(ToAgent(member=gone))
+        return self._tell_gone(leaver, member.name, reason)
+
+    def lose(self, member: bytes, reason: str, now: float) -> list[Command]:
+        """A member's stream ended, or it will be back. Before the plan it is gone; later the others wait for it."""
+        if self.state is SessionState.FORMING:
+            return self.remove(member, reason)
+        self._advance(SessionEvent.ABSENCE)
+        self.epoch += 1
+        self.absent[member] = now + HOLD_S
+        for other in self.members.values():
+            other.progress = None
+        told = self._tell_gone(member, self.members[member].name, reason)
+        return [ReleaseCircuits(self.session_id), *told, *self._tell_hold()]
+
+    def resume(self, member: bytes, name: str) -> list[Command]:
+        """A member that was away is back: once all are, everyone reports anew."""
+        if member not in self.absent:
+            raise RequestRefused("not_found", NOT_AWAITED)
+        if name != (known := self.members[member].name):
+            raise RequestRefused("forbidden", f"in this session the agent is {known}, not {name}")
+        self._advance(SessionEvent.RETURN)
+        del self.absent[member]
+        updates = self._updates_for(member)
+        if not self.absent:
+            self._advance(SessionEvent.ALL_BACK)
+            self._asked = self.epoch
+            for each in self.members.values():
+                each.signed_report = each.report = None
+        return [*updates, *self._tell_hold()]
+
+    def tick(self, now: float) -> list[Command]:
+        """Close the session if a member has been away for too long."""
+        late = [self.members[member].name for member, until in self.absent.items() if now >= until]
+        if not late:
+            return []
+        return self.close(f"{' and '.join(late)} did not come back within {HOLD_S / 60:.0f} minutes")
 
     def forget(self, joiner: bytes) -> None:
         """Someone whom the host has accepted went away before it was admitted: the host knows, or will at once."""
@@ -276,7 +276,7 @@ class Session:
 
     def _is_overtaken(self, epoch: int) -> bool:
         """Whether a plan of ``epoch`` was on its way when someone left."""
-        return self.state is SessionState.FORMING and 0 < epoch < self.epoch
+        return self.state not in _IN_PLAN and 0 < epoch < self.epoch
 
     def _plan_when_complete(self) -> list[Command]:
         if any(entry.fingerprint not in self.members for entry in self._charter.roster):
@@ -297,8 +297,24 @@ class Session:
             to, ToAgent(member=MemberUpdate(member=about, name=member.name, progress=member.progress))
         )
 
+    def _updates_for(self, newcomer: bytes) -> list[Command]:
+        """How far the others are."""
+        others = ((m, state) for m, state in self.members.items() if m != newcomer)
+        return [self._update(member, newcomer) for member, state in others if state.progress]
+
+    @property
+    def _present(self) -> list[bytes]:
+        return [member for member in self.members if member not in self.absent]
+
     def _tell_all(self, message: ToAgent) -> list[Command]:
-        return [Send(member, message) for member in self.members]
+        return [Send(member, message) for member in self._present]
+
+    def _tell_gone(self, member: bytes, name: str, reason: str) -> list[Command]:
+        gone = MemberUpdate(member=member, name=name, progress=Progress(state=LEFT, detail=reason))
+        return self._tell_all(ToAgent(member=gone))
+
+    def _tell_hold(self) -> list[Command]:
+        return self._tell_all(ToAgent(hold=Hold(epoch=self.epoch, absent=list(self.absent))))
 
 
 def _open(signed: Signed, label: Label, author: bytes, message: _M) -> _M:

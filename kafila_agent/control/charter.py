@@ -72,10 +72,17 @@ def make_report(
     member_json: str,
     candidates: Iterable[Candidate] = (),
     problem: str = "",
+    epoch: int = 0,
 ) -> Signed:
-    """A member's statement about itself; ``member_json`` is a "members" object of a planning file."""
+    """A member's statement about itself, asked for in ``epoch``; ``member_json`` is a "members" object of a planning
+    file.
+    """
     report = Report(
-        session_id=session_id, member_json=member_json, candidates=list(candidates), problem=problem
+        session_id=session_id,
+        member_json=member_json,
+        candidates=list(candidates),
+        problem=problem,
+        epoch=epoch,
     )
     return seal(member, Label.REPORT, report.SerializeToString())
 
@@ -97,12 +104,22 @@ def verify_charter(
 
 
 def verify_reports(reports: Sequence[Signed], charter: Charter) -> list[Report]:
-    """What the roster's members reported, in its order, each by its own signature. Raises StatementError."""
+    """What the roster's members reported, in its order, each by its own signature, all when asked last.
+
+    Raises StatementError.
+    """
     if len(reports) != len(charter.roster):
         raise StatementError(f"{len(reports)} reports for the {len(charter.roster)} members of the roster")
-    return [
+    opened = [
         _verify_report(signed, entry, charter) for signed, entry in zip(reports, charter.roster, strict=True)
     ]
+    latest = max((report.epoch for report in opened), default=0)
+    for report, entry in zip(opened, charter.roster, strict=True):
+        if report.epoch != latest:
+            raise StatementError(
+                f"the report of {entry.name} is of epoch {report.epoch}, others are of epoch {latest}"
+            )
+    return opened
 
 
 def countersign(

@@ -28,6 +28,9 @@ def causes(session: pb.SessionStatus) -> list[Cause]:
             return list(_loading(session))
         case pb.SessionStatus.SERVING:
             return [*_slow_stages(session), *_edges(session)]
+        case pb.SessionStatus.HELD:
+            step = "start the agent there, or give the session up with kafila-ctl session leave"
+            return [(f"the session waits: {session.reason}", step)]
         case pb.SessionStatus.CLOSED:
             return [(f"the session is over: {session.reason}", "create or join another one")]
     return []

@@ -60,7 +60,10 @@ class Follower:
         if session.code and self._code and session.code != self._code:
             self._out.print(f"the code is now {session.code}", highlight=False)
         self._code = session.code or self._code
-        if session.state == pb.SessionStatus.FORMING and session.reason not in ("", self._notice):
+        if session.state in (pb.SessionStatus.FORMING, pb.SessionStatus.HELD) and session.reason not in (
+            "",
+            self._notice,
+        ):
             self._out.print(session.reason, highlight=False, markup=False)
         self._notice = session.reason
         for gone in self._states.keys() - {member.name for member in session.members}:

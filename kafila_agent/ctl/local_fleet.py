@@ -30,7 +30,7 @@ class FleetError(RuntimeError):
 
 
 class LocalFleet:
-    """Processes end with this object, and with this process however it ends: each watches its stdin.
+    """Processes end with this object, and with this process however it ends: each watches a pipe that we hold.
 
     ``agents`` maps names to further options of ``kafila-agent``.
     """
@@ -43,6 +43,8 @@ class LocalFleet:
         self._environment = os.environ | {"TMPDIR": self._directory.name}
         self._programs: dict[str, subprocess.Popen[str]] = {}
         self._pids: dict[str, int] = {}  # of the agents that run
+        self._agents: dict[str, dict[str, Any]] = {}  # as the program that forks them is asked
+        self._lifeline: int | None = None  # the agents end when it closes
         self._ports: dict[str, Any] = {}  # what the rendezvous said of itself
         self._channels: dict[str, grpc.Channel] = {}
 
@@ -90,8 +92,24 @@ class LocalFleet:
                 del self._pids[name]
                 raise FleetError(f"{name} ended with status {status}\n{self._log_tail(name)}")
 
+    def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+        """End an agent by a signal, and wait until it is gone."""
+        os.kill(self._pids[name], number)
+        ended = self._answer("agents")
+        if list(ended) != [name]:
+            raise FleetError(f"{ended} ended, not {name}\n{self._log_tail(next(iter(ended)))}")
+        del self._pids[name]
+
+    def start_again(self, name: str) -> None:
+        """Start an agent that was stopped, with what it had in its state directory."""
+        self._fork([name])
+        self._await_attached(name)
+
     def _start(self) -> None:
-        self._spawn("agents", "kafila_agent.ctl.local_agents")  # imports while the rendezvous starts
+        watched, self._lifeline = os.pipe()
+        # Imports while the rendezvous starts.
+        self._spawn("agents", "kafila_agent.ctl.local_agents", str(watched), descriptors=(watched,))
+        os.close(watched)
         self._spawn(
             "rendezvous",
             "kafila_rendezvous.main",
@@ -102,12 +120,11 @@ class LocalFleet:
         address = f"127.0.0.1:{self._ports['grpc_port']}#{self._ports['fingerprint']}"
         # One letter a directory: a Unix socket's path may hold 107 bytes, and TMPDIR may be long already.
         state_dirs = {name: self.directory / f"a{index}" for index, name in enumerate(self.names)}
-        agents = {
+        self._agents = {
             name: {"log": str(self.log(name)), "arguments": self._arguments(name, state_dirs[name], address)}
             for name in self.names
         }
-        print(json.dumps(agents), file=self._programs["agents"].stdin, flush=True)
-        self._pids = self._answer("agents")
+        self._fork(self.names)
         for name in self.names:
             self._channels[name] = grpc.insecure_channel(
                 f"unix:{state_dirs[name] / 'control.sock'}",
@@ -116,6 +133,11 @@ class LocalFleet:
         for name in self.names:
             self._await_attached(name)
 
+    def _fork(self, names: Iterable[str]) -> None:
+        wanted = {name: self._agents[name] for name in names}
+        print(json.dumps(wanted), file=self._programs["agents"].stdin, flush=True)
+        self._pids |= self._answer("agents")
+
     def _arguments(self, name: str, state_dir: Path, rendezvous: str) -> list[str]:
         return [
             *("--name", name, "--state-dir", str(state_dir), "--rendezvous", rendezvous),
@@ -123,7 +145,7 @@ class LocalFleet:
             *self._args[name],
         ]
 
-    def _spawn(self, name: str, module: str, *args: str) -> None:
+    def _spawn(self, name: str, module: str, *args: str, descriptors: Sequence[int] = ()) -> None:
         with self.log(name).open("wb") as log:
             self._programs[name] = subprocess.Popen(
                 [sys.executable, "-m", module, *args],
@@ -133,6 +155,7 @@ class LocalFleet:
                 text=True,
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which ends them in order
                 env=self._environment,
+                pass_fds=descriptors,
             )
 
     def _answer(self, name: str) -> dict[str, Any]:
@@ -177,6 +200,9 @@ class LocalFleet:
         if program is None:
             return
         pids = list(self._pids.values()) if name == "agents" and self._pids else [program.pid]
+        if name == "agents" and self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
         try:
             _signal(pids, signal.SIGTERM)
             program.communicate(timeout=_STOP_S)

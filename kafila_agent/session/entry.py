@@ -27,7 +27,7 @@ from kafila_agent.machine import Machine
 from kafila_agent.nat.words import describe_network
 from kafila_agent.session.draft import DraftError, describe_draft, with_guest
 from kafila_agent.session.hosting import Hosting, SessionTerms
-from kafila_agent.session.last import keep, recall
+from kafila_agent.session.kept import Kept, keep, recall
 from kafila_agent.session.lifecycle import State
 from kafila_agent.session.measuring import measure_machine, measure_network
 from kafila_agent.session.membership import Membership
@@ -52,10 +52,10 @@ class Entry:
     """``membership`` is the session this agent is in or was in last; ``hosting`` is there if it is the host."""
 
     def __init__(self, machine: Machine):
-        self.membership: Membership | None = None
         self.hosting: Hosting | None = None
-        self.last = recall(machine.config.state_dir)  # what became of the session before this agent's start
         self._machine = machine
+        self._kept: Kept | None = recall(machine.config.state_dir, machine.identity)
+        self.membership = Membership.restored(machine, self._kept) if self._kept is not None else None
         self._introduction: JoinerIntroduction | None = None
         self._answer: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -147,15 +147,17 @@ class Entry:
         return pb.ProbeReply(member_json=json.dumps(member_to_json(facts)), notices=notices)
 
     async def close(self) -> None:
-        """Leave, for good: what was left is told after the next start."""
+        """Stop, to come back with the next start if the session has a plan."""
         self._is_closing = True
         if self.membership is not None:
-            self.membership.leave("its agent was stopped")
+            self.membership.go_away("its agent was stopped")
         await self._closed()
 
     def _keep(self) -> None:
-        if not self._is_closing:
-            keep(self._machine.config.state_dir, self.membership, self._machine.identity.name)
+        kept = self.membership.kept if self.membership is not None else None
+        if kept != self._kept and not self._is_closing:
+            keep(self._machine.config.state_dir, kept)
+            self._kept = kept
 
     async def _closed(self) -> None:
         if self.hosting is not None:
@@ -188,20 +190,33 @@ class Entry:
             self.membership.receive(message)
         self._keep()
 
+    def resume(self) -> None:
+        """The stream to the rendezvous is up again, or for the first time: be back in the session, if there is one."""
+        membership, attachment = self.membership, self._machine.link.attachment
+        if membership is None or membership.state is not State.HELD or attachment is None:
+            return
+        if self.hosting is None and membership.is_host:
+            self.hosting = Hosting.restored(
+                self._machine, membership.charter, membership.epoch, attachment.rendezvous_fingerprint
+            )
+        membership.resume()
+
     def lost(self, reason: str) -> None:
-        """The stream to the rendezvous broke: it has told the others that this member is gone."""
+        """The stream to the rendezvous broke: it has told the others that this member is gone, or away."""
         if self._introduction is not None:
             self._introduction.reset()
         self._answered(AgentError(Fault.UNREACHABLE, reason))
         if self.hosting is not None:
             self.hosting.close()
-        if self.membership is not None:
+        if self.membership is not None and self.membership.kept is not None:
+            self.membership.hold(f"waiting for the rendezvous: {reason}")
+        elif self.membership is not None:
             self.membership.end(f"lost the rendezvous: {reason}")
         self._keep()
 
     @property
     def _is_forming(self) -> bool:
-        """Once there is a plan nobody comes into the session or drops out of it: then a loss ends it."""
+        """Once there is a plan nobody comes into the session or drops out of it."""
         return self.membership is not None and self.membership.is_forming
 
     def _opened(self, number: str) -> None:
@@ -222,7 +237,7 @@ class Entry:
     def _countersign(self, message: ToAgent) -> None:
         assert self.hosting is not None
         assert self.membership is not None
-        if not self._is_forming:
+        if not self.membership.awaits_plan:
             log.warning("reports after the plan", epoch=message.reports.epoch)
             return
         try:

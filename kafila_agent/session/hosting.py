@@ -79,6 +79,26 @@ class Hosting:
         )
         self._timer: asyncio.TimerHandle | None = None
 
+    @classmethod
+    def restored(
+        cls, machine: Machine, charter: Charter, epoch: int, rendezvous_fingerprint: bytes
+    ) -> Hosting:
+        """The host of a session whose plan ``epoch`` was signed before a restart: nobody more is admitted."""
+        terms = SessionTerms(
+            charter.model,
+            charter.expected_members,
+            charter.context_tokens,
+            charter.concurrency,
+            charter.objective,
+            charter.division,
+            charter.draft if charter.HasField("draft") else None,
+        )
+        hosting = cls(machine, charter.session_id, terms, rendezvous_fingerprint)
+        hosting._introduction.roster = {entry.name: entry.fingerprint for entry in charter.roster}
+        hosting._introduction.renew(hosting._words)
+        hosting._charter, hosting._revision, hosting._epoch = charter, charter.revision, epoch
+        return hosting
+
     def open(self) -> None:
         """Ask the rendezvous for a number."""
         create = CreateSession(session_id=self._session_id, expected_members=self._terms.expected_members)

@@ -9,6 +9,7 @@ A decision core: no I/O, no clock. ``membership.py`` carries the commands out an
     LOADING     reads its block range
     READY       holds its blocks; waits until everyone does
     SERVING     tokens go round
+    HELD        somebody is away since there was a plan: waits, with its blocks, to report anew
     LEFT        over, with a reason
 """
 
@@ -29,6 +30,7 @@ class State(enum.IntEnum):
     READY = 6
     SERVING = 7
     LEFT = 8
+    HELD = 9
 
 
 class Event(enum.Enum):
@@ -40,6 +42,8 @@ class Event(enum.Enum):
     CONNECTED = enum.auto()
     LOADED = enum.auto()
     SERVE = enum.auto()  # the rendezvous: everyone is ready
+    HOLD = enum.auto()  # somebody is away, perhaps this member itself
+    ALL_BACK = enum.auto()  # the rendezvous: nobody is
     END = enum.auto()  # left, refused, closed, lost or failed
 
 
@@ -58,14 +62,19 @@ class IllegalEvent(RuntimeError):
     """An event that cannot happen in this state: a fault of the sender."""
 
 
-_TABLE: dict[tuple[State, Event], tuple[State, Command | None]] = {
-    (State.JOINING, Event.CHARTERED): (State.PROBING, Command.PROBE),
-    (State.PROBING, Event.PROBED): (State.WAITING, Command.SEND_REPORT),
-    (State.WAITING, Event.PLANNED): (State.CONNECTING, Command.CONNECT),
-    (State.CONNECTING, Event.CONNECTED): (State.LOADING, Command.LOAD),
-    (State.LOADING, Event.LOADED): (State.READY, None),
-    (State.READY, Event.SERVE): (State.SERVING, Command.SERVE),
-} | {(state, Event.END): (State.LEFT, Command.STOP) for state in State if state is not State.LEFT}
+_TABLE: dict[tuple[State, Event], tuple[State, Command | None]] = (
+    {
+        (State.JOINING, Event.CHARTERED): (State.PROBING, Command.PROBE),
+        (State.PROBING, Event.PROBED): (State.WAITING, Command.SEND_REPORT),
+        (State.WAITING, Event.PLANNED): (State.CONNECTING, Command.CONNECT),
+        (State.CONNECTING, Event.CONNECTED): (State.LOADING, Command.LOAD),
+        (State.LOADING, Event.LOADED): (State.READY, None),
+        (State.READY, Event.SERVE): (State.SERVING, Command.SERVE),
+        (State.HELD, Event.ALL_BACK): (State.PROBING, Command.PROBE),
+    }
+    | {(state, Event.HOLD): (State.HELD, None) for state in State if State.PROBING <= state <= State.SERVING}
+    | {(state, Event.END): (State.LEFT, Command.STOP) for state in State if state is not State.LEFT}
+)
 
 
 @dataclass

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafila_agent.config import AgentConfig
@@ -25,37 +27,48 @@ if TYPE_CHECKING:
 class Measured:
     """``problem`` says why this member cannot take part, and what to do; empty if it can."""
 
-    member_json: str
+    facts: MemberFacts | None
     candidates: tuple[Candidate, ...]
     manifest: Manifest | None
     problem: str = ""
+
+    @property
+    def member_json(self) -> str:
+        """The facts as a "members" object of a planning file; empty if there are none."""
+        return json.dumps(member_to_json(self.facts)) if self.facts is not None else ""
 
 
 async def measure_member(
     machine: Machine,
     reference: ModelReference,
-    manifest: Manifest | None = None,
+    known: Measured | None = None,
     *,
+    path: Path | None = None,
     needs_udp: bool,
     found: Callable[[tuple[Candidate, ...]], None],
     find_site: Callable[[], Awaitable[str]],
 ) -> Measured:
-    """Find the model of ``reference`` (unless the host's ``manifest`` is given) and measure with its blocks.
+    """Find the model of ``reference`` and measure with its blocks, except what is ``known``.
 
-    ``found`` hears where this machine is reached as soon as that is known; ``find_site`` is asked last.
+    What a machine can do is measured once, before it holds blocks; where it is reached, each time. ``path`` is where
+    the model lay before. ``found`` hears where this machine is reached as soon as that is known; ``find_site`` is asked
+    last.
     """
+    manifest = known.manifest if known is not None else None
     if manifest is None:
-        manifest, problem = await asyncio.to_thread(_find, machine, reference)
+        manifest, problem = await asyncio.to_thread(_find, machine, reference, path)
         if problem:
-            return Measured("", (), None, problem)
+            return Measured(None, (), None, problem)
     reach = await measure_network(machine)
     if needs_udp and not reach.udp:
-        return Measured("", (), None, no_udp(machine.link.attachment))
+        return Measured(None, (), None, no_udp(machine.link.attachment))
     candidates = tuple(Candidate(kind=c.kind.name, host=c.host, port=c.port) for c in reach.candidates)
     found(candidates)
-    facts = await measure_machine(machine, manifest, reference.dtype, reach)
-    facts = replace(facts, site=await find_site())
-    return Measured(json.dumps(member_to_json(facts)), candidates, manifest)
+    if known is None or known.facts is None:
+        facts = await measure_machine(machine, manifest, reference.dtype, reach)
+    else:
+        facts = _reached(machine.config, known.facts, reach)
+    return Measured(replace(facts, site=await find_site()), candidates, manifest)
 
 
 async def measure_network(machine: Machine) -> Reachability:
@@ -88,18 +101,26 @@ async def measure_machine(
         block_overhead_s=capability.block_overhead_s or 0.0,
         flops_per_s=capability.flops_per_s,
         memory_bytes=capability.memory_bytes,
+    )
+    facts = _reached(config, facts, reach)
+    return pace.forget(facts) if pace is not None else facts
+
+
+def _reached(config: AgentConfig, facts: MemberFacts, reach: Reachability) -> MemberFacts:
+    """``facts`` of a machine that is reached so."""
+    return replace(
+        facts,
         rendezvous_rtt_s=reach.rendezvous_rtt_s,
         mapping=reach.mapping,
         filtering=reach.filtering,
         nat=reach.nat,
         hairpin=reach.hairpin,
         hairpin_open=reach.hairpin_open,
-        relay_only=machine.config.relay_only,
+        relay_only=config.relay_only,
         udp=reach.udp,
         ipv4=reach.ipv4,
         ipv6=reach.ipv6,
     )
-    return pace.forget(facts) if pace is not None else facts
 
 
 def _capability(config: AgentConfig, pace: Pace | None, manifest: Manifest | None, dtype: str) -> Capability:
@@ -117,14 +138,18 @@ def _capability(config: AgentConfig, pace: Pace | None, manifest: Manifest | Non
     )
 
 
-def _find(machine: Machine, reference: ModelReference) -> tuple[Manifest | None, str]:
-    """The manifest of the session's model on this machine, or why there is none."""
+def _find(machine: Machine, reference: ModelReference, before: Path | None) -> tuple[Manifest | None, str]:
+    """The manifest of the session's model on this machine, looked for first where it lay ``before``; or why none."""
     from kafila_agent.model.errors import ModelError
     from kafila_agent.model.locate import find_by_digest, locate_model
     from kafila_agent.model.manifest import read_manifest
 
     dirs = machine.config.model_dirs
     cache = machine.config.digest_cache
+    if before is not None:
+        with suppress(ModelError):
+            if (manifest := read_manifest(before, digest_cache=cache)).digest == reference.digest:
+                return manifest, ""
     path = find_by_digest(reference.digest, reference.name, dirs, digest_cache=cache)
     try:
         if path is not None:

@@ -6,35 +6,35 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from kafila_agent.control.charter import StatementError, make_report, verify_charter, verify_plan
+from kafila_agent.control.charter import StatementError, verify_charter, verify_plan
 from kafila_agent.edge.edge import Edge
 from kafila_agent.edge.errors import EdgeError
 from kafila_agent.machine import Machine
-from kafila_agent.nat.neighbourhood import Neighbourhood
-from kafila_agent.session.edges import SessionEdges
+from kafila_agent.session.kept import Kept, start_anew
 from kafila_agent.session.lifecycle import Command, Event, Lifecycle, State
-from kafila_agent.session.measuring import measure_member
+from kafila_agent.session.part import Part
+from kafila_agent.session.reporting import Reporting
 from kafila_agent.session.seat import Seat
-from kafila_agent.session.work import Work, WorkError, load_work
-from kafila_planner.facts import MAX_MEMBERS
+from kafila_agent.session.telling import Telling
+from kafila_agent.session.work import Blocks, WorkError
 from kafila_planner.ring import Refusal, RingPlan, plan_from_json
 from kafila_proto.names import session_label
 from kafila_proto.rendezvous_pb2 import (
-    Candidate,
     Charter,
     CircuitGrant,
-    EdgeState,
     FromAgent,
+    Hold,
     Leave,
-    MemberState,
     MemberUpdate,
     Plan,
     Problem,
     Progress,
+    Resume,
     Serve,
     Signed,
     ToAgent,
@@ -45,9 +45,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_PROGRESS_S = 0.2  # how often the others hear how much is loaded
 _WORD_S = 2.0  # how long after a lost edge the rendezvous may take to say who left
-_EDGE_REPORT_S = 5.0  # how often they hear the edges' round trips
+_HOLD_S = 660.0  # a little longer than the rendezvous waits, so that it says who did not come back
 
 
 class Membership:
@@ -60,30 +59,52 @@ class Membership:
         session_id: bytes,
         host_fingerprint: bytes,
         manifest: Manifest | None = None,
+        model_path: Path | None = None,
     ):
         self.lifecycle = Lifecycle()
+        self.session_id = session_id
         self.charter = Charter()
-        self.plan: RingPlan | None = None
+        self.signed_charter = Signed()
         self.plan_message = Plan()
-        self.progress: dict[bytes, Progress] = {}
-        self.seat: Seat | None = None
         self.served_since = 0  # Unix seconds
         self.reason = ""
         self.refused = False
         self._machine = machine
-        self._session_id = session_id
         self._log = log.bind(session=session_label(session_id))
         self._host = host_fingerprint
-        self._manifest = manifest
-        self._report: Signed | None = None
-        self._work: Work | None = None
-        self._edges: SessionEdges | None = None
-        self._neighbourhood = Neighbourhood(machine.endpoint, session_id, machine.identity.fingerprint)
-        self._candidates: tuple[Candidate, ...] = ()
-        self._loaded = (0, 0)
-        self._last_told_s = 0.0
+        self._blocks = Blocks()
+        self._part: Part | None = None
+        self._telling = Telling(machine, lambda: (self.epoch, self.state, self.edges))
+        self._reporting = Reporting(
+            machine, session_id, self._telling, manifest=manifest, model_path=model_path
+        )
         self._task: asyncio.Task[None] | None = None
-        self._telling: asyncio.Task[None] | None = None
+        self._vacating: asyncio.Task[None] | None = None  # the seat of a plan that is over
+        self._patience: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def restored(cls, machine: Machine, kept: Kept) -> Membership:
+        """As it was kept before a restart: held, until the rendezvous takes this member back."""
+        charter = kept.charter
+        membership = cls(
+            machine,
+            session_id=charter.session_id,
+            host_fingerprint=charter.roster[0].fingerprint,
+            model_path=kept.model,
+        )
+        membership.charter, membership.signed_charter = charter, kept.signed_charter
+        membership.plan_message = Plan(epoch=kept.epoch)
+        membership.lifecycle.state = State.HELD
+        membership._wait("waiting for the rendezvous to take this machine back into its session")
+        return membership
+
+    @property
+    def kept(self) -> Kept | None:
+        """What a restart needs to come back; None before there is a plan, and when the session is over."""
+        path = self._reporting.model_path
+        if not self.epoch or self.state is State.LEFT or path is None:
+            return None
+        return Kept(self.signed_charter, self.epoch, path)
 
     @property
     def state(self) -> State:
@@ -97,13 +118,38 @@ class Membership:
 
     @property
     def is_forming(self) -> bool:
-        """Whether there is no plan yet."""
+        """Whether there was no plan yet: the roster may change."""
+        return not self.epoch and self.state < State.CONNECTING
+
+    @property
+    def awaits_plan(self) -> bool:
+        """Whether the first plan, or another one, is to come."""
         return self.state < State.CONNECTING
+
+    @property
+    def plan(self) -> RingPlan | None:
+        """The plan in force, or the last one."""
+        return self._part.plan if self._part is not None else None
+
+    @property
+    def seat(self) -> Seat | None:
+        """This member's place in the ring at work."""
+        return self._part.seat if self._part is not None else None
 
     @property
     def edges(self) -> list[Edge]:
         """This member's edges that stand."""
-        return [] if self._edges is None else [e for e in self._edges.ring.values() if not e.closed]
+        return self._part.edges if self._part is not None else []
+
+    @property
+    def progress(self) -> dict[bytes, Progress]:
+        """How far each member is, by fingerprint."""
+        return self._telling.progress
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this member opened the session."""
+        return self._host == self._machine.identity.fingerprint
 
     @property
     def is_head(self) -> bool:
@@ -112,9 +158,9 @@ class Membership:
 
     async def reach_head(self) -> Edge:
         """The edge to the head of the plan, opened if there is none yet. Raises EdgeError saying why there is none."""
-        if self._edges is None or self.plan is None:
-            raise EdgeError("the session is over")
-        return await self._edges.to(self.plan.head)
+        if self._part is None:
+            raise EdgeError("the session has no plan")
+        return await self._part.reach(self._part.plan.head)
 
     # What the rendezvous delivers
 
@@ -127,6 +173,7 @@ class Membership:
             "circuit": self._take_circuit,
             "member": self._take_update,
             "serve": self._take_serve,
+            "hold": self._take_hold,
             "closed": lambda closed: self.end(closed.reason),
             "problem": self._take_problem,
         }
@@ -142,47 +189,54 @@ class Membership:
     def _take_charter(self, signed: Signed) -> None:
         if not self.is_forming:
             raise StatementError("a charter after the plan: the roster is settled by then")
-        self.charter = verify_charter(signed, self._host, self.charter.revision, session_id=self._session_id)
-        self._neighbourhood.set_roster(entry.fingerprint for entry in self.charter.roster)
-        for member, progress in self.progress.items():  # some may have come before the charter
-            self._neighbourhood.add_candidates(member, progress.candidates)
+        self.charter = verify_charter(signed, self._host, self.charter.revision, session_id=self.session_id)
+        self.signed_charter = signed
+        self._reporting.set_roster(self.charter)
         if self.state is State.JOINING:
             self._step(Event.CHARTERED)
 
     def _take_plan(self, signed: Signed) -> None:
-        if self.state is not State.WAITING or self._report is None:
+        if self.state is not State.WAITING or self._reporting.report is None:
             raise StatementError(f"a plan cannot come while this member is {self.state.name}")
-        message = verify_plan(signed, self.charter, self._report, self.epoch)
+        message = verify_plan(signed, self.charter, self._reporting.report, self.epoch)
         plan = plan_from_json(json.loads(message.plan_json))
         self.plan_message = message
         if isinstance(plan, Refusal):
             self.refused = True
             self.end(plan.reason)
             return
-        self.plan = plan
-        self._edges = SessionEdges(self._machine, self._session_id, self.charter, plan, message)
+        self._part = Part(self._machine, self.charter, plan, message)
         self._step(Event.PLANNED)
 
     def _take_circuit(self, grant: CircuitGrant) -> None:
-        if grant.epoch == self.epoch and self._edges is not None:
-            self._edges.take_circuit(grant)
+        if self._part is not None:
+            self._part.take_circuit(grant)
 
     def _take_update(self, update: MemberUpdate) -> None:
         roster = [entry.fingerprint for entry in self.charter.roster]
-        if update.member not in roster and (roster or len(self.progress) >= MAX_MEMBERS):
-            return  # what is said before the first charter is kept: of so many at most
-        self.progress[update.member] = update.progress
-        self._neighbourhood.add_candidates(update.member, update.progress.candidates)
+        if self._telling.hear(update, roster):
+            self._reporting.add_candidates(update.member, update.progress.candidates)
 
     def _take_serve(self, serve: Serve) -> None:
         if serve.epoch == self.epoch and self.state is State.READY:
             self._step(Event.SERVE)
 
+    def _take_hold(self, hold: Hold) -> None:
+        if not self.epoch:
+            raise StatementError("a session waits for nobody before its plan")
+        names = [entry.name for entry in self.charter.roster if entry.fingerprint in hold.absent]
+        if names:
+            self.hold(f"waiting for {' and '.join(names)}")
+        elif self.state is State.HELD:
+            self._gather(hold.epoch)
+
     def _take_problem(self, problem: Problem) -> None:
-        if problem.request == "circuit" and self._edges is not None:
-            self._edges.refuse_circuits(problem.detail)
+        if problem.request == "circuit" and self._part is not None:
+            self._part.refuse_circuits(problem.detail)
         elif problem.request in ("charter", "report", "plan"):
             self.leave(problem.detail)  # without these the session cannot go on
+        elif problem.request == "resume":
+            self.end(f"{problem.detail}; {start_anew(self.charter, self._machine.identity.name)}")
         else:
             self._log.warning("refused", request=problem.request, reason=problem.detail)
 
@@ -191,7 +245,7 @@ class Membership:
     def _step(self, event: Event) -> None:
         command = self.lifecycle.handle(event)
         self._log.info("member", state=self.state.name.lower(), epoch=self.epoch)
-        self.tell()
+        self._telling.tell()
         if command is not None:
             self._task = asyncio.create_task(self._carry_out(command))
 
@@ -203,6 +257,8 @@ class Membership:
             Command.LOAD: self._load,
             Command.SERVE: self._serve,
         }[command]
+        if self._vacating is not None:
+            await asyncio.wait({self._vacating})
         try:
             following = await action()
         except (WorkError, EdgeError) as error:
@@ -216,112 +272,82 @@ class Membership:
             self._step(following)
 
     async def _probe(self) -> Event | None:
-        reference = self.charter.model
-        measured = await measure_member(
-            self._machine,
-            reference,
-            self._manifest,
-            needs_udp=self.charter.expected_members > 1,
-            found=self._found,
-            find_site=self._neighbourhood.find_site,
-        )
-        self._manifest = measured.manifest
-        self._report = make_report(
-            self._machine.identity,
-            session_id=self._session_id,
-            member_json=measured.member_json,
-            candidates=measured.candidates,
-            problem=measured.problem,
-        )
-        if measured.problem:
-            self._machine.post(FromAgent(report=self._report))
-            self.refused = True
-            self.end(measured.problem)
-            return None
-        return Event.PROBED
-
-    def _found(self, candidates: tuple[Candidate, ...]) -> None:
-        """Where we are reached: whoever joins after us and is on our LAN finds out before it reports."""
-        self._candidates = candidates
-        self.tell()
+        problem = await self._reporting.probe(self.charter)
+        if not problem:
+            return Event.PROBED
+        await self._send_report()
+        self.refused = True
+        self.end(problem)
+        return None
 
     async def _send_report(self) -> None:
-        self._machine.post(FromAgent(report=self._report))
+        self._machine.post(FromAgent(report=self._reporting.report))
 
     async def _connect(self) -> Event:
-        assert self._edges is not None
-        await self._edges.connect_ring(self._edge_lost)
-        self._telling = asyncio.create_task(self._keep_telling())
+        assert self._part is not None
+        await self._part.connect(self._edge_lost)
+        self._telling.keep_on()
         return Event.CONNECTED
 
     def _edge_lost(self, peer: str, reason: str) -> None:
-        """Whoever waits for a token hears at once; the session ends with the rendezvous's word, which knows more."""
+        """Whoever waits for a token hears at once; what comes of the session the rendezvous says, which knows more."""
         text = f"lost its edge to {peer}: {reason}"
-        if self.seat is not None and self.seat.engine is not None:
-            self.seat.engine.fail(f"{self._machine.identity.name} {text}")
-        asyncio.get_running_loop().call_later(_WORD_S, self.leave, text)
+        if self._part is not None:
+            self._part.fail(f"{self._machine.identity.name} {text}")
+        asyncio.get_running_loop().call_later(_WORD_S, self._replan, self.epoch, text)
+
+    def _replan(self, epoch: int, reason: str) -> None:
+        """Everybody seems to be there, and yet an edge of plan ``epoch`` is gone: go and come back, for a new plan."""
+        if epoch == self.epoch and State.CONNECTING <= self.state <= State.SERVING:
+            self._machine.post(FromAgent(leave=Leave(reason=reason, returns=True)))
+            self.hold(reason)
+            self.resume()
 
     async def _load(self) -> Event:
-        assert self.plan is not None
-        if self._machine.identity.name in self.plan.ring:
-            assert self._manifest is not None
-            self._work = await load_work(
-                self._machine.config,
-                self.plan,
-                self.charter,
-                self._manifest,
-                self._machine.identity.name,
-                self._loading,
-            )
+        assert self._part is not None
+        await self._part.load(self._blocks, self._reporting.manifest, self._telling.loading)
         return Event.LOADED
 
-    def _loading(self, loaded_bytes: int, total_bytes: int) -> None:
-        self._loaded = (loaded_bytes, total_bytes)
-        now = asyncio.get_running_loop().time()
-        if loaded_bytes == total_bytes or now - self._last_told_s >= _PROGRESS_S:
-            self._last_told_s = now
-            self.tell()
-
     async def _serve(self) -> None:
+        assert self._part is not None
         self.served_since = int(time.time())
-        if self._work is None:
-            return  # no seat in this plan: there is nothing to do but to be a member
-        assert self.plan is not None
-        assert self._edges is not None
-        self.seat = Seat(
-            self.plan,
-            self._machine.identity.name,
-            self._edges.ring,
-            self._work.executor,
-            epoch=self.epoch,
-            concurrency=self.charter.concurrency,
-            context_tokens=self.charter.context_tokens,
-            head=self._work.head,
-            observer=self._machine.metrics,
-        )
+        self._part.serve()
 
-    # What the others hear
+    # Waiting for a member that is away
 
-    def tell(self) -> None:
-        """How far this member is, to the rendezvous and so to the others."""
-        edges = [EdgeState(peer=e.fingerprint, path=e.path, rtt_s=e.rtt_s or 0.0) for e in self.edges]
-        progress = Progress(
-            epoch=self.epoch,
-            state=MemberState.Name(self.state),
-            loaded_bytes=self._loaded[0],
-            total_bytes=self._loaded[1],
-            edges=edges,
-            candidates=self._candidates,
-        )
-        self.progress[self._machine.identity.fingerprint] = progress
-        if self.state is not State.LEFT:
-            self._machine.post(FromAgent(progress=progress))
-        self._machine.changed()
+    def hold(self, reason: str) -> None:
+        """Wait, for ``reason``: requests under way fail with it, edges are closed, the blocks are kept."""
+        self._wait(reason)
+        if self.state is not State.HELD:
+            self._stop()
+            self.lifecycle.handle(Event.HOLD)
+            self._log.info("member", state="held", epoch=self.epoch, reason=reason)
+            self._telling.forget()
+            if self._part is not None:
+                self._vacating = asyncio.create_task(self._part.vacate(reason))
+        self._telling.tell()
 
-    async def _keep_telling(self) -> None:
-        while True:
-            await asyncio.sleep(_EDGE_REPORT_S)
-            self.tell()
+    def resume(self) -> None:
+        """Say to the rendezvous that this member is back."""
+        self._machine.post(FromAgent(resume=Resume(session_id=self.session_id)))
+
+    def _gather(self, epoch: int) -> None:
+        """Everyone is here: report anew."""
+        self._be_patient_no_more()
+        self.reason = ""
+        self._reporting.ask(epoch, self.charter)
+        self._step(Event.ALL_BACK)
+
+    def _wait(self, reason: str) -> None:
+        self.reason = reason
+        self._be_patient_no_more()
+        late = f"{reason}, in vain for {_HOLD_S / 60:.0f} minutes"
+        self._patience = asyncio.get_running_loop().call_later(_HOLD_S, self.leave, late)
+
+    def _be_patient_no_more(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     # The end
 
@@ -331,32 +357,42 @@ class Membership:
             self._machine.post(FromAgent(leave=Leave(reason=reason)))
             self.end(reason or "left the session")
 
+    def go_away(self, reason: str) -> None:
+        """End, for ``reason``, with this program: from the plan on the others wait for its next start."""
+        if not self.epoch or self.state is State.LEFT:
+            self.leave(reason)
+            return
+        self._machine.post(FromAgent(leave=Leave(reason=reason, returns=True)))
+        self.end(reason)
+
     def end(self, reason: str) -> None:
         """The session is over for us. What it held is let go, in the background."""
         if self.state is State.LEFT:
             return
         self.reason = reason
-        for task in (self._task, self._telling):
-            if task is not None and task is not asyncio.current_task():
-                task.cancel()
-        self._step_to_left()
-
-    def _step_to_left(self) -> None:
+        self._stop()
+        self._be_patient_no_more()
         self.lifecycle.handle(Event.END)
         self._log.info("member", state="left", reason=self.reason)
-        self.tell()
-        self._neighbourhood.close()
-        if self._edges is not None:
-            self._edges.close()
-            self._edges = None
-        self._machine.endpoint.leave(self.reason)
+        self._telling.tell()
+        self._reporting.close()
         self._task = asyncio.create_task(self._let_go())
 
+    def _stop(self) -> None:
+        """What the state that is left had begun, and the edges."""
+        self._telling.stop()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+        if self._part is not None:
+            self._part.disconnect()
+        self._machine.endpoint.leave(self.reason)
+
     async def _let_go(self) -> None:
-        seat, self._work = self.seat, None
-        if seat is not None:
-            await seat.close(self.reason)
-            self.seat = None
+        if self._vacating is not None:
+            await asyncio.wait({self._vacating})
+        if self._part is not None:
+            await self._part.vacate(self.reason)
+        await self._blocks.let_go()
 
     async def closed(self) -> None:
         """Wait until what the session held is let go."""

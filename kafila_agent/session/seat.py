@@ -126,7 +126,9 @@ class Seat:
         """Let the answers under way come to their end, for at most ``patience_s``; the head takes no new ones."""
         loop = asyncio.get_running_loop()
         if self.engine is not None:
-            self.engine.refuse_new("this machine's agent is being stopped: its session ends in a moment")
+            self.engine.refuse_new(
+                "this machine's agent is being stopped: its session waits for it to start again"
+            )
         deadline = loop.time() + patience_s
         while self._is_busy(loop.time()) and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_QUIET_S / 20)  # nothing hangs on the moment

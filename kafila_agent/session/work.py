@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +40,52 @@ class Work:
 
     executor: StageExecutor
     head: HeadParts | None
+
+    def clear(self) -> None:
+        """Forget every sequence, keeping the weights."""
+        self.executor.clear()
+        if self.head is not None and self.head.draft is not None:
+            self.head.draft.clear()
+
+
+class Blocks:
+    """What a member has read from its model, kept from plan to plan: only another part is read anew."""
+
+    def __init__(self) -> None:
+        self._part: tuple[int, int, bool] | None = None
+        self._reading: asyncio.Task[Work] | None = None
+
+    async def load(
+        self,
+        config: AgentConfig,
+        plan: RingPlan,
+        charter: Charter,
+        manifest: Manifest,
+        name: str,
+        on_progress: Callable[[int, int], None],
+    ) -> Work:
+        """The planned part of member ``name``, with empty caches. As ``load_work``, unless it is here already."""
+        stage = next(stage for stage in plan.stages if stage.member == name)
+        part = stage.start, stage.end, plan.head == name
+        if self._reading is not None and part == self._part and not _has_failed(self._reading):
+            work = await asyncio.shield(self._reading)
+            work.clear()
+            return work
+        await self.let_go()
+        self._part = part
+        self._reading = asyncio.create_task(load_work(config, plan, charter, manifest, name, on_progress))
+        return await asyncio.shield(self._reading)
+
+    async def let_go(self) -> None:
+        """Hold nothing. A reading under way cannot be broken off: memory is there once it ends."""
+        if self._reading is not None:
+            await asyncio.wait({self._reading})
+            self._reading = None
+            gc.collect()
+
+
+def _has_failed(reading: asyncio.Task[Work]) -> bool:
+    return reading.done() and (reading.cancelled() or reading.exception() is not None)
 
 
 async def load_work(

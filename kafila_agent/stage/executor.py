@@ -76,6 +76,11 @@ class StageExecutor:
         """Free the slot of a RELEASE frame."""
         self._slot(frame.slot).release(frame.sequence)
 
+    def clear(self) -> None:
+        """Forget every sequence: those of another epoch may have the same numbers."""
+        for slot in self._kv.slots:
+            slot.clear()
+
     def adopt(self, frame: Frame) -> None:
         """Do what an ADOPT frame says. Raises StageError."""
         slot, sequence = adoption_source(frame)

@@ -181,6 +181,13 @@ class SlotCache(Cache):
         if self.sequence == sequence:
             self.sequence = None
 
+    def clear(self) -> None:
+        """Be free, and hold nothing that could be adopted."""
+        for layer in self.layers:
+            layer.seek(0)
+        self.sequence = self.holder = None
+        self.length = self.fence = self.floor = 0
+
 
 class KvReservation:
     """Memory for ``slots`` sequences of ``context_tokens``, written once so that it is really there."""

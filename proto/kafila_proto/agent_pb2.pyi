@@ -130,12 +130,14 @@ class SessionStatus(_message.Message):
         LOADING: _ClassVar[SessionStatus.State]
         SERVING: _ClassVar[SessionStatus.State]
         CLOSED: _ClassVar[SessionStatus.State]
+        HELD: _ClassVar[SessionStatus.State]
     NONE: SessionStatus.State
     FORMING: SessionStatus.State
     CONNECTING: SessionStatus.State
     LOADING: SessionStatus.State
     SERVING: SessionStatus.State
     CLOSED: SessionStatus.State
+    HELD: SessionStatus.State
     STATE_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]

@@ -18,6 +18,7 @@ class MemberState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     READY: _ClassVar[MemberState]
     SERVING: _ClassVar[MemberState]
     LEFT: _ClassVar[MemberState]
+    HELD: _ClassVar[MemberState]
 MEMBER_STATE_UNSPECIFIED: MemberState
 JOINING: MemberState
 PROBING: MemberState
@@ -27,6 +28,7 @@ LOADING: MemberState
 READY: MemberState
 SERVING: MemberState
 LEFT: MemberState
+HELD: MemberState
 
 class Signed(_message.Message):
     __slots__ = ("payload", "certificate", "signature")
@@ -39,7 +41,7 @@ class Signed(_message.Message):
     def __init__(self, payload: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class FromAgent(_message.Message):
-    __slots__ = ("hello", "create", "join", "introduction", "admit", "charter", "report", "plan", "circuit", "progress", "leave", "stop_admitting")
+    __slots__ = ("hello", "create", "join", "introduction", "admit", "charter", "report", "plan", "circuit", "progress", "leave", "stop_admitting", "resume")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +54,7 @@ class FromAgent(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     STOP_ADMITTING_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     create: CreateSession
     join: JoinSession
@@ -64,10 +67,11 @@ class FromAgent(_message.Message):
     progress: Progress
     leave: Leave
     stop_admitting: StopAdmitting
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., create: _Optional[_Union[CreateSession, _Mapping]] = ..., join: _Optional[_Union[JoinSession, _Mapping]] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., admit: _Optional[_Union[Admit, _Mapping]] = ..., charter: _Optional[_Union[Signed, _Mapping]] = ..., report: _Optional[_Union[Signed, _Mapping]] = ..., plan: _Optional[_Union[Signed, _Mapping]] = ..., circuit: _Optional[_Union[CircuitRequest, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., stop_admitting: _Optional[_Union[StopAdmitting, _Mapping]] = ...) -> None: ...
+    resume: Resume
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., create: _Optional[_Union[CreateSession, _Mapping]] = ..., join: _Optional[_Union[JoinSession, _Mapping]] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., admit: _Optional[_Union[Admit, _Mapping]] = ..., charter: _Optional[_Union[Signed, _Mapping]] = ..., report: _Optional[_Union[Signed, _Mapping]] = ..., plan: _Optional[_Union[Signed, _Mapping]] = ..., circuit: _Optional[_Union[CircuitRequest, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., stop_admitting: _Optional[_Union[StopAdmitting, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ...) -> None: ...
 
 class ToAgent(_message.Message):
-    __slots__ = ("challenge", "welcome", "created", "introduction", "charter", "reports", "plan", "circuit", "member", "serve", "closed", "problem")
+    __slots__ = ("challenge", "welcome", "created", "introduction", "charter", "reports", "plan", "circuit", "member", "serve", "closed", "problem", "hold")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +84,7 @@ class ToAgent(_message.Message):
     SERVE_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
     challenge: Challenge
     welcome: Welcome
     created: SessionCreated
@@ -92,7 +97,8 @@ class ToAgent(_message.Message):
     serve: Serve
     closed: Closed
     problem: Problem
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., created: _Optional[_Union[SessionCreated, _Mapping]] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., charter: _Optional[_Union[Signed, _Mapping]] = ..., reports: _Optional[_Union[ReportsComplete, _Mapping]] = ..., plan: _Optional[_Union[Signed, _Mapping]] = ..., circuit: _Optional[_Union[CircuitGrant, _Mapping]] = ..., member: _Optional[_Union[MemberUpdate, _Mapping]] = ..., serve: _Optional[_Union[Serve, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ...) -> None: ...
+    hold: Hold
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., created: _Optional[_Union[SessionCreated, _Mapping]] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., charter: _Optional[_Union[Signed, _Mapping]] = ..., reports: _Optional[_Union[ReportsComplete, _Mapping]] = ..., plan: _Optional[_Union[Signed, _Mapping]] = ..., circuit: _Optional[_Union[CircuitGrant, _Mapping]] = ..., member: _Optional[_Union[MemberUpdate, _Mapping]] = ..., serve: _Optional[_Union[Serve, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("protocol", "version", "nonce", "udp_port")
@@ -255,16 +261,18 @@ class Candidate(_message.Message):
     def __init__(self, kind: _Optional[_Union[Candidate.Kind, str]] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("session_id", "member_json", "candidates", "problem")
+    __slots__ = ("session_id", "member_json", "candidates", "problem", "epoch")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_JSON_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     session_id: bytes
     member_json: str
     candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
     problem: str
-    def __init__(self, session_id: _Optional[bytes] = ..., member_json: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
+    epoch: int
+    def __init__(self, session_id: _Optional[bytes] = ..., member_json: _Optional[str] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., problem: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class ReportsComplete(_message.Message):
     __slots__ = ("epoch", "reports", "fleet_json", "plan_json")
@@ -359,10 +367,26 @@ class Serve(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class Leave(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "returns")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    RETURNS_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    returns: bool
+    def __init__(self, reason: _Optional[str] = ..., returns: _Optional[bool] = ...) -> None: ...
+
+class Resume(_message.Message):
+    __slots__ = ("session_id",)
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: bytes
+    def __init__(self, session_id: _Optional[bytes] = ...) -> None: ...
+
+class Hold(_message.Message):
+    __slots__ = ("epoch", "absent")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    absent: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, epoch: _Optional[int] = ..., absent: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Closed(_message.Message):
     __slots__ = ("reason",)

@@ -51,6 +51,7 @@ class Party:
         self.link = RendezvousLink(address, self.identity, state_dir)
         self.link.on_message = self.receive
         self.link.on_lost = lambda reason: self.inbox.put_nowait(("lost", reason))
+        self.link.on_attached = lambda attachment: self.inbox.put_nowait(("attached", attachment))
         self.inbox: asyncio.Queue = asyncio.Queue()
         self.session_id = b""
         self.roster: dict[str, bytes] = {}
@@ -153,12 +154,13 @@ class Party:
         known = self.charter.revision if self.charter else 0
         self.charter = verify_charter(signed, host, known, session_id=self.session_id)
 
-    async def report(self, problem: str = "", **facts) -> pb.Signed:
+    async def report(self, problem: str = "", epoch: int = 0, **facts) -> pb.Signed:
         self.own_report = make_report(
             self.identity,
             session_id=self.session_id,
             member_json="" if problem else member_json(self.name, **facts),
             problem=problem,
+            epoch=epoch,
         )
         await self.send(report=self.own_report)
         return self.own_report

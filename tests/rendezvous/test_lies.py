@@ -129,3 +129,23 @@ async def test_a_plan_that_was_in_force_before_is_not_obeyed_again(session):
     assert verify_plan(old, lap.charter, lap.own_report, 0).epoch == 1
     with pytest.raises(StatementError, match="epoch 1, 1 is in force"):
         verify_plan(old, lap.charter, lap.own_report, 1)
+
+
+async def test_a_report_from_before_somebody_was_away_is_not_planned_from_again(session, lie, rendezvous):
+    """A member says anew where it is and what it has; what it said before is another epoch's."""
+    desk, lap = await reported(session)
+    stale = lap.own_report
+    first = await desk.expect("reports", skip=SKIP)
+    await desk.send(plan=countersign(first, desk.charter, desk.identity))
+    await desk.expect("plan")
+    rendezvous.service._outboxes[lap.identity.fingerprint].drop()
+    await lap.expect("lost", skip=("plan", *SKIP))
+    await lap.expect("attached")
+    await lap.send(resume=pb.Resume(session_id=lap.session_id))
+    lie("reports", lambda message: message.reports.reports[1].CopyFrom(stale))
+    for member in (desk, lap):
+        while (hold := await member.expect("hold", skip=SKIP)).absent:
+            pass
+        await member.report(epoch=hold.epoch)
+    with pytest.raises(StatementError, match="report of lap is of epoch 0, others are of epoch 2"):
+        countersign(await desk.expect("reports", skip=SKIP), desk.charter, desk.identity, known_epoch=1)

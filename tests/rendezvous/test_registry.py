@@ -8,7 +8,7 @@ import pytest
 
 from kafila_proto import rendezvous_pb2 as pb
 from kafila_rendezvous.introduction import ATTEMPT_S
-from kafila_rendezvous.session import SessionState
+from kafila_rendezvous.session_states import SessionState
 
 SESSION_ID = b"s" * 16
 
@@ -151,18 +151,13 @@ def test_a_silent_attempt_ends_and_its_joiner_may_call_again(world, agents):
     world.admit(agents[0], agents[1], number)
 
 
-@pytest.mark.parametrize("gone", ["leaves", "is lost"])
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_member_that_goes_ends_the_session_by_name(world, agents, gone, who):
+def test_a_member_that_leaves_ends_the_session_by_name(world, agents, who):
     desk, lap, attic, _ = agents
     world.form(desk, lap, attic)
     goer = agents[who]
-    if gone == "leaves":
-        world.say(goer, leave=pb.Leave(reason="bedtime"))
-        reason = "left the session: bedtime"
-    else:
-        world.detach(goer)
-        reason = "lost its connection to the rendezvous"
+    world.say(goer, leave=pb.Leave(reason="bedtime"))
+    reason = "left the session: bedtime"
     name = "desk, the host," if who == 0 else "lap"
     others = [agent for agent in (desk, lap, attic) if agent is not goer]
     assert {world.heard(other, "closed")[0].reason for other in others} == {f"{name} {reason}"}

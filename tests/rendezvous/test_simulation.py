@@ -8,7 +8,8 @@ import pytest
 
 from kafila_proto import rendezvous_pb2 as pb
 from kafila_rendezvous.limits import Limits
-from kafila_rendezvous.session import Session, SessionState
+from kafila_rendezvous.session import HOLD_S, Session
+from kafila_rendezvous.session_states import SessionState
 
 SEEDS = range(40)
 STEPS = 400
@@ -35,6 +36,8 @@ class Simulation:
         agent = self.random.choice(self.agents)
         if agent.id not in self.registry.attached:
             self.world.attach(agent)
+            if self.random.random() < 0.9:
+                self.resume(agent)
         else:
             names, weights = zip(*ACTIONS, strict=True)
             action = self.random.choices(names, weights)[0]
@@ -91,7 +94,15 @@ class Simulation:
     def report(self, agent) -> None:
         problem = "no such model here" if self.random.random() < 0.02 else ""
         memory = 10**6 if self.random.random() < 0.95 else 11
-        self.world.report(agent, self.session_id(agent), problem=problem, memory_bytes=memory)
+        session = self.session_of(agent)
+        epoch = session._asked if session and self.random.random() < 0.9 else 0
+        self.world.report(agent, self.session_id(agent), problem=problem, memory_bytes=memory, epoch=epoch)
+
+    def resume(self, agent) -> None:
+        """Mostly what an agent does that was in a session."""
+        waiting = [i for i, entry in self.registry.sessions.items() if agent.id in entry.session.absent]
+        session_id = self.random.choice(waiting or list(self.registry.sessions) or [b"t" * 16])
+        self.world.say(agent, resume=pb.Resume(session_id=session_id))
 
     def countersign(self, agent) -> None:
         if self.world.plans and self.random.random() < 0.8:
@@ -106,13 +117,13 @@ class Simulation:
     def progress(self, agent) -> None:
         session = self.session_of(agent)
         epoch = session.epoch if session and self.random.random() < 0.9 else 0
-        self.world.progress(agent, self.random.choice([3, 4, 5, 6, 6, 6, 7, 8]), epoch)
+        self.world.progress(agent, self.random.choice([3, 4, 5, 6, 6, 6, 7, 8, 9]), epoch)
 
     def stop_admitting(self, agent) -> None:
         self.world.say(agent, stop_admitting=pb.StopAdmitting())
 
     def leave(self, agent) -> None:
-        self.world.say(agent, leave=pb.Leave())
+        self.world.say(agent, leave=pb.Leave(returns=self.random.random() < 0.5))
 
     def detach(self, agent) -> None:
         self.world.detach(agent)
@@ -139,10 +150,13 @@ class Simulation:
         assert len(session.members) <= session.expected_members
         assert session.state is not SessionState.CLOSED
         for member in session.members:
-            assert self.registry.attached[member].session_id == session_id
+            peer = self.registry.attached.get(member)
+            assert (peer is not None and peer.session_id == session_id) == (member not in session.absent)
+        assert session.absent.keys() <= session.members.keys()
+        assert bool(session.absent) == (session.state is SessionState.HELD)
         for joiner in entry.introductions.joiners:
             assert self.registry.attached[joiner].calling == session_id
-        order = (list(SessionState).index(session.state), session.epoch)
+        order = (session.epoch, list(SessionState).index(session.state))
         assert order >= self.states.get(session, (0, 0))
         self.states[session] = order
         self.visited.add(session.state)
@@ -160,6 +174,7 @@ ACTIONS = [
     ("circuit", 3),
     ("progress", 18),
     ("stop_admitting", 0.5),
+    ("resume", 0.5),
     ("leave", 0.3),
     ("detach", 0.3),
     ("tick", 3),
@@ -183,6 +198,7 @@ def test_any_order_of_anything(world_module, agents):
                 if agent.id in simulation.registry.attached:
                     simulation.detach(agent)
                     simulation.check()
+            simulation.world.tick(simulation.world.now + HOLD_S)
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
         registry = simulation.registry

@@ -10,7 +10,7 @@ from kafila_proto.certificate import make_certificate
 from kafila_proto.fleet import plan_fleet
 from kafila_proto.signed import Label, make_signature, seal
 from kafila_rendezvous.limits import Limits
-from kafila_rendezvous.outcome import GrantCircuit, PlanFleet, Send, SessionOver
+from kafila_rendezvous.outcome import GrantCircuit, PlanFleet, ReleaseCircuits, Send, SessionOver
 from kafila_rendezvous.registry import Registry
 
 MODEL = {"name": "m", "blocks": 6, "block_bytes": 10, "head_bytes": 5, "kv_bytes_per_token_per_block": 1}
@@ -40,6 +40,7 @@ class World:
         self.plans: list[PlanFleet] = []
         self.circuits: list[GrantCircuit] = []
         self.over: list[SessionOver] = []
+        self.released: list[ReleaseCircuits] = []
         self.now = 0.0
 
     def attach(self, agent: Agent, source: str = "192.0.2.1") -> None:
@@ -64,6 +65,8 @@ class World:
                     self.plans.append(command)
                 case GrantCircuit():
                     self.circuits.append(command)
+                case ReleaseCircuits():
+                    self.released.append(command)
                 case SessionOver():
                     self.over.append(command)
         return commands
@@ -134,7 +137,7 @@ def signed_charter(host: Agent, members: list[Agent], **changes) -> pb.Signed:
     return seal(host, Label.CHARTER, pb.Charter(**fields | changes).SerializeToString())
 
 
-def signed_report(member: Agent, session_id: bytes, problem: str = "", **facts) -> pb.Signed:
+def signed_report(member: Agent, session_id: bytes, problem: str = "", epoch: int = 0, **facts) -> pb.Signed:
     measured = {
         "name": member.name,
         "bandwidth_bytes_per_s": 1e9,
@@ -142,7 +145,9 @@ def signed_report(member: Agent, session_id: bytes, problem: str = "", **facts) 
         "memory_bytes": 10**6,
         "rendezvous_rtt_s": 0.001,
     }
-    report = pb.Report(session_id=session_id, member_json=json.dumps(measured | facts), problem=problem)
+    report = pb.Report(
+        session_id=session_id, member_json=json.dumps(measured | facts), problem=problem, epoch=epoch
+    )
     return seal(member, Label.REPORT, report.SerializeToString())
 
 

@@ -243,8 +243,8 @@ def test_a_killed_member_ends_a_streaming_answer_with_its_name(smollm2):
             rest = [line for line in lines if line.startswith("data:")]
         assert time.monotonic() - killed < 15
         assert "error" in json.loads(rest[-1].removeprefix("data:"))
-        ended = until(fleet, head, pb.SessionStatus.CLOSED).session
-        assert victim in ended.reason
+        held = until(fleet, head, pb.SessionStatus.HELD).session
+        assert held.reason == f"waiting for {victim}"
         with pytest.raises(FleetError, match=f"{victim} ended with status -9"):
             fleet.check()
 

@@ -214,4 +214,4 @@ async def test_what_is_said_of_strangers_is_not_kept(make_member, wire):
         wire.say(desk.fingerprint, circuit=pb.CircuitGrant(peer=(1000 + number).to_bytes(32)))
     await desk.settled()
     assert len(desk.entry.membership.progress) <= 64
-    assert desk.entry.membership._edges is None  # no plan, no edges: a circuit has nowhere to be kept
+    assert desk.entry.membership._part is None  # no plan, no edges: a circuit has nowhere to be kept

@@ -30,10 +30,21 @@ def test_a_member_can_leave_from_every_state(state):
     assert member.state is State.LEFT
 
 
+@pytest.mark.parametrize("state", [s for s in State if State.PROBING <= s <= State.SERVING])
+def test_whoever_has_the_charter_can_be_held_and_then_reports_anew(state):
+    member = Lifecycle(state)
+    assert member.handle(Event.HOLD) is None
+    assert member.state is State.HELD
+    assert member.handle(Event.ALL_BACK) is Command.PROBE
+    assert member.state is State.PROBING
+
+
 def test_whatever_the_table_does_not_name_is_refused_by_name():
     legal = {(State.JOINING, Event.CHARTERED)} | {
         (before, event) for (_, before, _), (event, _, _) in itertools.pairwise(WAY)
     }
+    legal |= {(state, Event.HOLD) for state in State if State.PROBING <= state <= State.SERVING}
+    legal.add((State.HELD, Event.ALL_BACK))
     for state in State:
         for event in Event:
             if (state, event) in legal or (event is Event.END and state is not State.LEFT):
