@@ -98,8 +98,16 @@ def causal_lm_class(name: str) -> type[PreTrainedModel]:
 
 
 def skeleton(config: PreTrainedConfig) -> PreTrainedModel:
-    """The family's whole ``*ForCausalLM`` without memory for its weights."""
+    """The family's whole ``*ForCausalLM`` without memory for its weights.
+
+    Raises ModelError for a configuration that contradicts itself, as with no head to share the keys among.
+    """
     import torch
 
-    with torch.device("meta"):
-        return causal_lm_class(config.model_type)(config)
+    try:
+        with torch.device("meta"):
+            return causal_lm_class(config.model_type)(config)
+    except Exception as error:
+        raise ModelError(
+            f"its configuration makes no {config.model_type} ({type(error).__name__}: {error}); fetch the model again"
+        ) from error

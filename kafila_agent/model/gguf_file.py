@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from kafila_agent.model.errors import ModelError
-from kafila_agent.model.families import build_config, causal_lm_class
+from kafila_agent.model.families import build_config, skeleton
 from kafila_agent.model.gguf_config import ARCHITECTURES, config_of
 from kafila_agent.model.gguf_header import Stored, read_header
 from kafila_agent.model.tensors import TensorEntry, read_bytes
@@ -99,8 +99,7 @@ def _names(architecture: str, config: dict[str, Any]) -> dict[str, str]:
     from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
 
     one_block = build_config(config | {"num_hidden_layers": 1, "layer_types": None})
-    with torch.device("meta"):
-        parameters = causal_lm_class(config["model_type"])(one_block).state_dict()
+    parameters = skeleton(one_block).state_dict()
     arch = next(key for key, value in MODEL_ARCH_NAMES.items() if value == architecture)
     name_map = get_tensor_name_map(arch, 1)
     found = {}

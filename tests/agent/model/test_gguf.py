@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -183,3 +184,17 @@ def test_other_architectures_are_refused_by_name(gguf, tmp_path: Path) -> None:
     file.write_bytes(gguf("llama").read_bytes().replace(b"llama", b"bloom"))
     with pytest.raises(ModelError, match="architecture 'bloom' is not served; choose one of"):
         read_manifest(file)
+
+
+@pytest.mark.parametrize("field", ["attention.head_count", "attention.head_count_kv", "embedding_length"])
+def test_a_header_that_makes_no_model_is_refused(gguf, tmp_path: Path, field: str) -> None:
+    """Well formed, and nonsense: the family's own arithmetic would divide by it."""
+    data = bytearray(gguf("llama").read_bytes())
+    key = f"llama.{field}".encode()
+    value = data.index(struct.pack("<Q", len(key)) + key) + 8 + len(key)
+    assert struct.unpack_from("<I", data, value) == (4,)  # a 32-bit number follows
+    struct.pack_into("<I", data, value + 4, 0)
+    file = tmp_path / "zero.gguf"
+    file.write_bytes(data)
+    with pytest.raises(ModelError, match=r"fetch the (model|file) again"):
+        describe_model(read_manifest(file), "float32", context_tokens=16, concurrency=1)
