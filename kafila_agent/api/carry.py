@@ -80,9 +80,9 @@ async def answer(app: ASGIApp, member: str, stream: EdgeStream) -> None:
         head = await exchange.read_head()
         await app(_scope(head, member), exchange.receive, exchange.send)
     except (CarryError, EdgeError) as error:
-        log.info("carried request dropped", member=member, reason=str(error))
+        log.info("carried request dropped", peer=member, reason=str(error))
     except Exception:  # told to the client by the app itself, if anything had not gone out
-        log.exception("carried request failed", member=member)
+        log.exception("carried request failed", peer=member)
     finally:
         stream.break_off()
 

@@ -140,7 +140,7 @@ class EdgeEndpoint:
         """
         self.leave("a new plan is in force")
         self._session = session
-        for fingerprint, name in session.roster.items():
+        for fingerprint in session.roster:
             if fingerprint != self._identity.fingerprint:
                 link = Link(
                     self._identity,
@@ -153,7 +153,7 @@ class EdgeEndpoint:
                 )
                 self._neighbours[fingerprint] = Neighbour(
                     link,
-                    name,
+                    session,
                     self._demultiplexer,
                     self.send_datagram,
                     self._find_addresses,

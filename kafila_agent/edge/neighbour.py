@@ -26,7 +26,9 @@ from kafila_agent.edge.events import (
 from kafila_agent.edge.link import Link
 from kafila_agent.edge.observer import EdgeObserver
 from kafila_agent.edge.paths import Way
+from kafila_agent.edge.session import EdgeSession
 from kafila_agent.edge.stream import EdgeStream, EdgeStreams
+from kafila_proto.names import session_label
 
 log = structlog.get_logger()
 
@@ -53,21 +55,22 @@ def _answer_nobody(peer: str, stream: EdgeStream) -> None:
 
 
 class Neighbour:
-    """One other member. ``send`` puts a datagram on the endpoint's socket; ``find_addresses`` says, given the
-    rendezvous's reflector, where that can be reached.
+    """One other member of ``session``. ``send`` puts a datagram on the endpoint's socket; ``find_addresses`` says,
+    given the rendezvous's reflector, where that can be reached.
     """
 
     def __init__(
         self,
         link: Link,
-        name: str,
+        session: EdgeSession,
         demultiplexer: Demultiplexer,
         send: Callable[[bytes, SocketAddress], None],
         find_addresses: Callable[[SocketAddress | None], Awaitable[list[SocketAddress]]],
         observer: EdgeObserver,
     ):
         self.link = link
-        self.name = name
+        self.name = session.roster[link.peer]
+        self._log = log.bind(session=session_label(session.session_id), epoch=session.epoch, peer=self.name)
         self.edge: Edge | None = None
         self.request_circuit: RequestCircuit | None = None
         self.relay_address: SocketAddress | None = None
@@ -149,7 +152,7 @@ class Neighbour:
             case Connected():
                 self._connected(event.path)
             case Moved():
-                log.info("edge moved", peer=self.name, path=event.path)
+                self._log.info("edge moved", path=event.path)
                 self._observer.on_edge_moved(self.name, event.path)
                 if self.edge is not None:
                     self.edge.path = event.path
@@ -168,7 +171,7 @@ class Neighbour:
             self.pump()
 
         assert self.link.connection is not None
-        log.info("edge open", peer=self.name, path=path)
+        self._log.info("edge open", path=path)
         streams = EdgeStreams(self.link.connection, self.pump, partial(self.answer, self.name))
         self.edge = Edge(self.name, self.link.peer, path, send_frame, streams)
         sought, self._sought = self._sought, None
@@ -178,7 +181,7 @@ class Neighbour:
             sought.set_result(self.edge)
 
     def _closed(self, reason: str) -> None:
-        log.info("edge closed", peer=self.name, reason=reason)
+        self._log.info("edge closed", reason=reason)
         edge, self.edge = self.edge, None
         sought, self._sought = self._sought, None
         if sought is not None:

@@ -63,8 +63,7 @@ class Membership:
     ):
         self.lifecycle = Lifecycle()
         self.session_id = session_id
-        self.charter = Charter()
-        self.signed_charter = Signed()
+        self.charter, self.signed_charter = Charter(), Signed()
         self.plan_message = Plan()
         self.served_since = 0  # Unix seconds
         self.reason = ""
@@ -257,6 +256,7 @@ class Membership:
             Command.LOAD: self._load,
             Command.SERVE: self._serve,
         }[command]
+        structlog.contextvars.bind_contextvars(session=session_label(self.session_id))
         if self._vacating is not None:
             await asyncio.wait({self._vacating})
         try:

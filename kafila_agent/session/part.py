@@ -77,6 +77,7 @@ class Part:
             self._name,
             self._edges.ring,
             self._work.executor,
+            session_id=self._charter.session_id,
             epoch=self._epoch,
             concurrency=self._charter.concurrency,
             context_tokens=self._charter.context_tokens,

@@ -13,6 +13,7 @@ from kafila_agent.edge.edge import Edge
 from kafila_agent.edge.frame import Dtype, Frame, FrameError, Kind, parse_frame
 from kafila_planner.predict import CHUNK_TOKENS
 from kafila_planner.ring import RingPlan
+from kafila_proto.names import session_label
 
 if TYPE_CHECKING:
     from kafila_agent.head.draft import DraftModel
@@ -48,6 +49,7 @@ class Seat:
         edges: Mapping[str, Edge],
         executor: StageExecutor,
         *,
+        session_id: bytes,
         epoch: int,
         concurrency: int,
         context_tokens: int,
@@ -58,6 +60,7 @@ class Seat:
         from kafila_agent.stage.loop import StageLoop
 
         self.plan = plan
+        self._log = log.bind(session=session_label(session_id), epoch=epoch)
         self._epoch = epoch
         self._heard_at = float("-inf")
         upstream, downstream = neighbours(plan, name)
@@ -162,7 +165,7 @@ class Seat:
         try:
             frame = parse_frame(data)
         except FrameError as error:
-            log.warning("frame dropped", reason=str(error))
+            self._log.warning("frame dropped", reason=str(error))
             return
         if frame.kind is not Kind.FAILED:
             self.loop.submit(frame)
@@ -175,7 +178,7 @@ class Seat:
             self.engine.on_error(frame, error)
             return
         text = str(error).encode()[:_ERROR_BYTES]
-        log.warning("stage failed", sequence=frame.sequence, reason=str(error))
+        self._log.warning("stage failed", sequence=frame.sequence, reason=str(error))
         self._send(
             replace(
                 frame,
