@@ -103,6 +103,7 @@ def disk(state_dir: Path) -> pb.Check:
 
 
 def _compute(machine: Machine) -> list[pb.Check]:
+    from kafila_agent.kernels.library import native_kernels
     from kafila_agent.probe.room import measure_room_bytes
 
     config = machine.config
@@ -116,6 +117,7 @@ def _compute(machine: Machine) -> list[pb.Check]:
             "close what holds memory on this machine, or raise --memory" if small else "",
         ),
         _gpu(config.device),
+        *([kernels(native_kernels() is not None)] if config.device == "cpu" else []),
     ]
 
 
@@ -136,6 +138,18 @@ def _gpu(device: str) -> pb.Check:
         )
     why = "this torch is built without CUDA" if torch.version.cuda is None else "no driver or device is seen"
     return _check("GPU", OK, f"none: computes on the processor ({why})")
+
+
+def kernels(are_native: bool) -> pb.Check:
+    """Members that compute by unlike kernels round unlike: their split is then not to the bit what one gives alone."""
+    if are_native:
+        return _check("kernels", OK, "compiled for this processor")
+    return _check(
+        "kernels",
+        DOUBTFUL,
+        "torch computes alone: slower, and in bfloat16 not to the bit what members with compiled kernels do",
+        "install a C compiler (apt install gcc) and start the agent anew",
+    )
 
 
 def _model(machine: Machine, model: str) -> pb.Check:

@@ -8,7 +8,7 @@ from collections import namedtuple
 
 import pytest
 
-from kafila_agent.checks import BAD, DOUBTFUL, OK, clock, disk
+from kafila_agent.checks import BAD, DOUBTFUL, OK, clock, disk, kernels
 from kafila_agent.identity import load_identity
 
 Usage = namedtuple("Usage", "total used free")
@@ -30,3 +30,11 @@ def test_a_full_disk_is_doubtful(tmp_path, monkeypatch):
     check = disk(tmp_path)
     assert (check.verdict, check.next_step) == (DOUBTFUL, "make room there")
     assert "5 MB free" in check.finding
+
+
+def test_a_machine_without_compiled_kernels_is_told_what_that_means():
+    assert kernels(True).verdict == OK
+    check = kernels(False)
+    assert check.verdict == DOUBTFUL
+    assert "to the bit" in check.finding
+    assert "gcc" in check.next_step
