@@ -207,8 +207,10 @@ class Session:
         self.absent[member] = now + HOLD_S
         for other in self.members.values():
             other.progress = None
-        told = self._tell_gone(member, self.members[member].name, reason)
-        return [ReleaseCircuits(self.session_id), *told, *self._tell_hold()]
+        told = self._tell_gone(
+            member, self.members[member].name, reason
+        )  # once they know nothing of anybody any more
+        return [ReleaseCircuits(self.session_id), *self._tell_hold(), *told]
 
     def resume(self, member: bytes, name: str) -> list[Command]:
         """A member that was away is back: once all are, everyone reports anew."""

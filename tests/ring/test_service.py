@@ -199,10 +199,10 @@ def test_sigterm_lets_an_answer_come_to_its_end(fleet, session):
     assert rest[-1] == "[DONE]"
     other = next(name for name in NAMES if name != status.name)
     for seen in fleet.agent(other).WatchStatus(pb.StatusRequest(), timeout=WAIT_S):
-        if seen.session.state == pb.SessionStatus.HELD:
+        gone = next(member for member in seen.session.members if member.name == status.name)
+        if seen.session.state == pb.SessionStatus.HELD and gone.detail:
             break
     assert seen.session.reason == f"waiting for {status.name}"
-    gone = next(member for member in seen.session.members if member.name == status.name)
     assert gone.detail == "its agent was stopped"
     assert (dir_of(fleet, status.name) / FILE).exists()  # it comes back with its next start
 

@@ -79,7 +79,9 @@ def wrong(code: str) -> str:
 
 
 def everything_seen(fleet) -> dict[str, str]:
-    """What a neighbour or an operator can see: command lines, logs and metrics of every process of the fleet."""
+    """What a neighbour or an operator can see, or finds on the disk: command lines, logs and metrics of every process
+    of the fleet, what each keeps in its state directory, and what it would publish in a bug report.
+    """
     seen = {f"log of {name}": fleet.log(name).read_text() for name in [*fleet.names, "rendezvous"]}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -90,6 +92,13 @@ def everything_seen(fleet) -> dict[str, str]:
     for name in fleet.names:
         url = fleet.agent(name).GetStatus(pb.StatusRequest()).metrics_url
         seen[f"metrics of {name}"] = httpx2.get(url, trust_env=False).text
+        for file in (fleet.directory / f"a{fleet.names.index(name)}").rglob("*"):
+            if file.is_file():
+                seen[f"{file.name} of {name}"] = file.read_text(errors="replace")
+    report = ctl(fleet, "desk", "diagnostics", "--output", "-")
+    seen["diagnostics"] = subprocess.run(
+        report, capture_output=True, text=True, timeout=WAIT_S, check=True
+    ).stdout
     served = next(e for e in logged(fleet, "rendezvous") if e["event"] == "serving")
     url = f"http://127.0.0.1:{served['metrics_port']}/metrics"
     seen["metrics of rendezvous"] = httpx2.get(url, trust_env=False).text
@@ -134,6 +143,7 @@ def test_no_secret_shows_in_command_lines_logs_or_metrics(fleet, smollm2):
     assert words.search(code)
     for seen in (while_joining, everything_seen(fleet)):
         assert len(seen) > 2 * (len(fleet.names) + 1)
+        assert json.loads(seen["diagnostics"])["status"]["session"]["members"]
         for where, text in seen.items():
             assert not words.search(text), where
             for secret in (KEY, "quokka", asked.stdout.strip() or PROMPT):
