@@ -1,9 +1,8 @@
-"""Real processes: whoever is in the session uses the model at an address of its own machine."""
+"""Real processes: whoever is in the session uses the model at an address of its own machine, after a restart too."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -28,7 +27,7 @@ QUESTION = [{"role": "user", "content": "Name three colours."}]
 def fleet(smollm2):
     """Four in a ring: the one opposite the head has no edge to it until it asks something."""
     models = ["--model-dir", str(smollm2.parent)]
-    with LocalFleet(dict.fromkeys(NAMES, models)) as fleet:
+    with LocalFleet({name: [*models, "--api-port", str(free_port())] for name in NAMES}) as fleet:
         request = pb.CreateRequest(
             model=str(smollm2), members=4, context_tokens=512, concurrency=3, dtype="bfloat16"
         )
@@ -40,18 +39,30 @@ def fleet(smollm2):
 
 @pytest.fixture(scope="module")
 def served(fleet):
-    """Every member's status, and the ring from the head on."""
+    """Every member's status, and the ring from the head on, as they were at first."""
     by_name = {name: until(fleet, name, *OVER) for name in NAMES}
     for name, status in by_name.items():
         assert status.session.state == pb.SessionStatus.SERVING, f"{name}: {status.session.reason}"
     return by_name, json.loads(by_name["desk"].session.plan_json)["ring"]
 
 
-def until(fleet, name, *states):
-    for status in fleet.agent(name).WatchStatus(pb.StatusRequest(), timeout=WAIT_S):
-        if status.session.state in states:
+@pytest.fixture(scope="module")
+def first_answer(served) -> str:
+    """What the question is answered with before anything has happened to the session."""
+    return answer_of(served[0]["desk"])
+
+
+def until(fleet, name, *states, after_epoch=0):
+    watching = fleet.agent(name).WatchStatus(pb.StatusRequest(), wait_for_ready=True, timeout=WAIT_S)
+    for status in watching:
+        if status.session.state in states and status.session.epoch > after_epoch:
             return status
     raise AssertionError("the stream ended")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
 
 
 def client_of(status) -> openai.OpenAI:
@@ -59,6 +70,13 @@ def client_of(status) -> openai.OpenAI:
     return openai.OpenAI(
         base_url=status.api_url, api_key="unused", timeout=WAIT_S, max_retries=0, http_client=http
     )
+
+
+def answer_of(status) -> str:
+    whole = client_of(status).chat.completions.create(
+        model=status.session.model, messages=QUESTION, temperature=0, max_tokens=16
+    )
+    return whole.choices[0].message.content or ""
 
 
 def wait_for_running(status, count: int, within_s: float = 30) -> None:
@@ -72,7 +90,7 @@ def wait_for_running(status, count: int, within_s: float = 30) -> None:
         time.sleep(0.05)
 
 
-def test_all_get_the_same_answer_at_the_same_kind_of_address(served):
+def test_all_get_the_same_answer_at_the_same_kind_of_address(served, first_answer):
     by_name, _ = served
     answers = {}
     for name, status in by_name.items():
@@ -85,11 +103,11 @@ def test_all_get_the_same_answer_at_the_same_kind_of_address(served):
         pieces = [chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices]
         assert "".join(pieces) == whole.choices[0].message.content
         assert len(pieces) > 4, "it comes token by token"
-        answers[name] = whole.choices[0].message.content
+        answers[name] = whole.choices[0].message.content or ""
         with pytest.raises(openai.BadRequestError) as refused:
             client.chat.completions.create(model=model, messages=QUESTION, max_tokens=100_000)
         assert refused.value.code == "context_length_exceeded"
-    assert len(set(answers.values())) == 1, answers
+    assert set(answers.values()) == {first_answer}, answers
 
 
 def test_chat_works_on_any(fleet, served):
@@ -127,7 +145,7 @@ def test_who_leaves_at_a_member_frees_the_slot_at_the_head(served, stream):
     assert client_of(opposite).models.list().data
 
 
-def test_a_lost_head_is_told_to_a_members_client(fleet, served):
+def test_a_lost_head_is_told_to_a_members_client(fleet, served, first_answer):
     by_name, ring = served
     opposite = by_name[ring[2]]
     client = client_of(opposite)
@@ -139,7 +157,7 @@ def test_a_lost_head_is_told_to_a_members_client(fleet, served):
         extra_body={"ignore_eos": True},
     )
     next(iter(stream))
-    os.kill(fleet.pid(ring[0]), signal.SIGKILL)
+    fleet.stop(ring[0], signal.SIGKILL)
     killed = time.monotonic()
     with pytest.raises(openai.APIError, match="head"):
         for _ in stream:
@@ -148,3 +166,34 @@ def test_a_lost_head_is_told_to_a_members_client(fleet, served):
     assert until(fleet, ring[2], pb.SessionStatus.HELD).session.reason == f"waiting for {ring[0]}"
     with pytest.raises(openai.InternalServerError, match=ring[0]):
         client.models.list()
+
+
+def test_the_head_that_was_killed_is_started_again_and_the_answer_is_the_same(fleet, served, first_answer):
+    by_name, ring = served
+    fleet.start_again(ring[0])
+    for name in NAMES:
+        status = until(fleet, name, *OVER, after_epoch=1)
+        assert status.session.state == pb.SessionStatus.SERVING, f"{name}: {status.session.reason}"
+        assert status.api_url == by_name[name].api_url
+        assert answer_of(status) == first_answer
+
+
+def test_who_was_stopped_the_host_too_is_back_with_its_next_start(fleet, first_answer):
+    """Two at once: the others wait for both, and keep their blocks."""
+    before = until(fleet, "desk", *OVER).session
+    others = [name for name in json.loads(before.plan_json)["ring"][1:] if name != "desk"]
+    gone, stays = ["desk", others[0]], others[1]
+    for name in gone:
+        fleet.stop(name, signal.SIGTERM)
+    held = until(fleet, stays, pb.SessionStatus.HELD)
+    while held.session.reason != f"waiting for {' and '.join(sorted(gone, key=NAMES.index))}":
+        held = until(fleet, stays, pb.SessionStatus.HELD)
+    with pytest.raises(openai.InternalServerError, match="waiting for") as refused:
+        answer_of(held)
+    assert refused.value.response.headers["retry-after"] == "15"
+    for name in gone:
+        fleet.start_again(name)
+    for name in NAMES:
+        status = until(fleet, name, *OVER, after_epoch=before.epoch)
+        assert status.session.state == pb.SessionStatus.SERVING, f"{name}: {status.session.reason}"
+        assert answer_of(status) == first_answer

@@ -7,8 +7,11 @@ import asyncio
 import pytest
 
 from kafila_agent.control import introduction as intro
+from kafila_agent.control.charter import make_charter
 from kafila_agent.control.local import AgentError
+from kafila_agent.identity import load_identity
 from kafila_agent.session import hosting
+from kafila_agent.session.kept import FILE, Kept, keep
 from kafila_agent.session.lifecycle import State
 from kafila_proto import rendezvous_pb2 as pb
 from kafila_proto.session_code import make_words, parse_session_code
@@ -215,3 +218,32 @@ async def test_what_is_said_of_strangers_is_not_kept(make_member, wire):
     await desk.settled()
     assert len(desk.entry.membership.progress) <= 64
     assert desk.entry.membership._part is None  # no plan, no edges: a circuit has nowhere to be kept
+
+
+async def test_who_comes_back_to_no_session_says_so_with_the_next_step(make_member, tmp_path):
+    identity = load_identity(tmp_path / "desk", "desk")
+    charter = make_charter(
+        identity,
+        session_id=b"s" * 16,
+        revision=1,
+        expected_members=1,
+        context_tokens=16,
+        concurrency=1,
+        model=pb.ModelReference(name="tiny", dtype="float32", facts_json="{}"),
+        roster=[("desk", identity.fingerprint)],
+    )
+    keep(tmp_path / "desk", Kept(charter, 3, tmp_path))
+    desk = await make_member("desk")
+    membership = desk.entry.membership
+    assert (membership.state, membership.epoch) == (State.HELD, 3)
+    assert "waiting for the rendezvous" in membership.reason
+    with pytest.raises(AgentError, match="in a session already"):
+        await desk.create(2)
+    desk.entry.lost("the stream broke")  # it goes on waiting, for its next attachment
+    assert membership.state is State.HELD
+    desk.entry.resume()
+    await until(lambda: membership.state is State.LEFT)
+    assert membership.reason.startswith("no session waits for this agent here")
+    assert "create it anew with `kafila-ctl session create --model tiny" in membership.reason
+    assert not (tmp_path / "desk" / FILE).exists()
+    assert await desk.create(2)
