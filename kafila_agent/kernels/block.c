@@ -10,6 +10,8 @@
 #include "attention.h"
 #include "products.h"
 
+int omp_get_thread_num(void);
+
 /* program.py has the same structures. */
 typedef struct {
   matrix q, k, v, out, gate, up, down;
@@ -29,21 +31,22 @@ typedef struct {
   float epsilon, scale; /* of the norms; of attention, times log2 of e */
 } shape;
 
-/* What all threads share while a step runs, all bfloat16 but the operands. */
+/*
+ * A step as one thread sees it, all bfloat16 but operands and scores. The rows that a matrix is multiplied with are
+ * made by every thread for itself, which takes less time than waiting for another to have made them.
+ */
 typedef struct {
   const shape *of;
   long rows, operand_step, qkv_step, most_tokens;
   uint16_t *h;                   /* [rows, hidden] */
-  uint16_t *normed;              /* [rows, hidden] */
   uint16_t *qkv;                 /* [rows, qkv_step]: queries, keys, values */
   uint16_t *attended;            /* [rows, heads * dim] */
   uint16_t *inner;               /* [rows, inner] */
   const uint16_t *cosine, *sine; /* [rows, dim] */
-  char *operands;                /* [rows, operand_step] */
-  float *scores;                 /* [threads, most_tokens] */
+  uint16_t *normed;              /* its own: [hidden] */
+  char *operands;                /* its own: [rows, operand_step] */
+  float *scores;                 /* its own: [most_tokens] */
 } step;
-
-int omp_get_thread_num(void);
 
 INLINE long tiles_of(const matrix *m) { return (m->rows + LANES - 1) / LANES; }
 INLINE long least(long a, long b) { return a < b ? a : b; }
@@ -60,14 +63,14 @@ static void norm(uint16_t *y, const uint16_t *x, const uint16_t *weight, long co
 /* The rows of h normed, as operands of ``m``. */
 static void norm_rows(const step *s, const uint16_t *weight, const matrix *m) {
   long hidden = s->of->hidden;
-  SHARED for (long r = 0; r < s->rows; r++) {
-    norm(s->normed + r * hidden, s->h + r * hidden, weight, hidden, s->of->epsilon);
-    kafila_operand(s->operands + r * s->operand_step, s->normed + r * hidden, BFLOAT16, hidden, m->bits);
+  for (long r = 0; r < s->rows; r++) {
+    norm(s->normed, s->h + r * hidden, weight, hidden, s->of->epsilon);
+    kafila_operand(s->operands + r * s->operand_step, s->normed, BFLOAT16, hidden, m->bits);
   }
 }
 
 static void operand_rows(const step *s, const uint16_t *x, const matrix *m) {
-  SHARED for (long r = 0; r < s->rows; r++)
+  for (long r = 0; r < s->rows; r++)
     kafila_operand(s->operands + r * s->operand_step, x + r * m->columns, BFLOAT16, m->columns, m->bits);
 }
 
@@ -152,7 +155,7 @@ static void attend_rows(const step *s, const place *p) {
     long at = (own * p->room + first) * of->dim;
     attended a = {p->keys + at, p->values + at, end - first, of->dim, of->dim, of->dim, of->dim};
     kafila_attend_head(&a, s->qkv + r * s->qkv_step + head * of->dim, s->attended + i * of->dim,
-                       s->scores + omp_get_thread_num() * s->most_tokens, of->scale);
+                       s->scores, of->scale);
   }
 }
 
@@ -186,20 +189,30 @@ static void *taken(char **at, long bytes) {
 
 INLINE long most(long a, long b) { return a > b ? a : b; }
 
-/* The step's scratch: where each part lies if ``memory`` is given, and its bytes. */
-static long lay_out(step *s, const block *b, int threads, char *memory) {
-  const shape *of = s->of;
-  long widest = most(of->hidden, most(of->inner, of->heads * of->dim)), row = s->rows * sizeof(uint16_t);
+/* What each thread has for itself: where it lies if ``memory`` is given, and its bytes. */
+static long lay_out_own(step *s, char *memory) {
   char *at = memory;
-  s->qkv_step = (of->heads + 2 * of->kv_heads) * of->dim;
-  s->operand_step = kafila_operand_bytes(widest, b->q.bits);
-  s->normed = taken(&at, row * of->hidden);
-  s->qkv = taken(&at, row * s->qkv_step);
-  s->attended = taken(&at, row * of->heads * of->dim);
-  s->inner = taken(&at, row * of->inner);
+  s->normed = taken(&at, s->of->hidden * sizeof(uint16_t));
   s->operands = taken(&at, s->rows * s->operand_step);
-  s->scores = taken(&at, threads * s->most_tokens * sizeof(float));
+  s->scores = taken(&at, s->most_tokens * sizeof(float));
   return at - memory;
+}
+
+/* What they share, the same way. */
+static long lay_out_shared(step *s, char *memory) {
+  long row = s->rows * sizeof(uint16_t);
+  char *at = memory;
+  s->qkv = taken(&at, row * s->qkv_step);
+  s->attended = taken(&at, row * s->of->heads * s->of->dim);
+  s->inner = taken(&at, row * s->of->inner);
+  return at - memory;
+}
+
+/* The calling thread's step, with its part of what lies at ``memory`` for all of them. */
+static step own_step(const step *shared, char *memory) {
+  step own = *shared;
+  lay_out_own(&own, memory + omp_get_thread_num() * lay_out_own(&own, 0));
+  return own;
 }
 
 /*
@@ -208,13 +221,20 @@ static long lay_out(step *s, const block *b, int threads, char *memory) {
  */
 int kafila_blocks(const shape *of, const block *blocks, const place *places, long count, uint16_t *h,
                   const uint16_t *cosine, const uint16_t *sine, long rows, int threads) {
+  long widest = most(of->hidden, most(of->inner, of->heads * of->dim));
   step s = {.of = of, .rows = rows, .h = h, .cosine = cosine, .sine = sine};
+  s.qkv_step = (of->heads + 2 * of->kv_heads) * of->dim;
+  s.operand_step = kafila_operand_bytes(widest, blocks->q.bits);
   for (long i = 0; i < count; i++)
     s.most_tokens = most(s.most_tokens, kafila_score_count(places[i].start + rows));
-  char *memory = aligned_alloc(64, lay_out(&s, blocks, threads, 0));
+  long shared = lay_out_shared(&s, 0);
+  char *memory = aligned_alloc(64, shared + threads * lay_out_own(&s, 0));
   if (!memory) return -1;
-  lay_out(&s, blocks, threads, memory);
-  TEAM for (long i = 0; i < count; i++) run_block(&s, blocks + i, places + i);
+  lay_out_shared(&s, memory);
+  TEAM {
+    step own = own_step(&s, memory + shared);
+    for (long i = 0; i < count; i++) run_block(&own, blocks + i, places + i);
+  }
   free(memory);
   return 0;
 }
@@ -225,13 +245,12 @@ int kafila_head(const matrix *head, const uint16_t *weight, float epsilon, const
   shape of = {.hidden = head->columns, .epsilon = epsilon};
   step s = {.of = &of, .rows = rows, .h = (uint16_t *)h};
   s.operand_step = kafila_operand_bytes(of.hidden, head->bits);
-  char *memory = aligned_alloc(64, rows * (s.operand_step + of.hidden * sizeof(uint16_t)));
+  char *memory = aligned_alloc(64, threads * lay_out_own(&s, 0));
   if (!memory) return -1;
-  s.operands = memory;
-  s.normed = (uint16_t *)(memory + rows * s.operand_step);
   TEAM {
-    norm_rows(&s, weight, head);
-    multiply(&s, head, y, head->rows, 0);
+    step own = own_step(&s, memory);
+    norm_rows(&own, weight, head);
+    multiply(&own, head, y, head->rows, 0);
   }
   free(memory);
   return 0;

@@ -18,7 +18,7 @@
 
 #include <math.h>
 #include <stdlib.h>
-#if defined(__AVX512VNNI__) || defined(__AVX2__)
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
@@ -118,13 +118,29 @@ INLINE void dense_tile(const matrix *m, long tile, const char *operand, long ste
     dense_row(w + i * m->columns, m->columns, operand, step, rows, out, i);
 }
 
+/* In each lane: its two numbers of 16 bits times the two of ``x``, added up. */
+INLINE ints pairs_added(words w, int32_t x) {
+#if defined(__AVX2__) && !defined(KAFILA_PORTABLE)
+  __m256i half[2];
+  memcpy(half, &w, sizeof w);
+  for (int i = 0; i < 2; i++) half[i] = _mm256_madd_epi16(half[i], _mm256_set1_epi32(x));
+  ints out;
+  memcpy(&out, half, sizeof out);
+  return out;
+#else
+  return (ints)(w & 0xffffu) * (int32_t)(int16_t)x + (ints)(w >> 16) * (x >> 16);
+#endif
+}
+
 /* total + the products of four unsigned bytes of each lane of ``w`` with the four signed ones of ``x`` */
 INLINE ints dot4(ints total, words w, int32_t x) {
 #if defined(__AVX512VNNI__) && !defined(KAFILA_PORTABLE)
   return (ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)w, _mm512_set1_epi32(x));
 #else
-  for (int i = 0; i < 4; i++) total += (ints)(w >> (8 * i) & 0xffu) * (int32_t)(int8_t)(x >> (8 * i));
-  return total;
+  /* bytes 0 and 2, and 1 and 3, as pairs of 16 bits */
+  int32_t even = (uint16_t)(int8_t)x | (uint32_t)(int8_t)(x >> 16) << 16;
+  int32_t odd = (uint16_t)(int8_t)(x >> 8) | (uint32_t)(int8_t)(x >> 24) << 16;
+  return total + pairs_added(w & 0x00ff00ffu, even) + pairs_added(w >> 8 & 0x00ff00ffu, odd);
 #endif
 }
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import ctypes
+import platform
+
 import pytest
 import torch
 
-from kafila_agent.kernels import packed_linear
+from kafila_agent.kernels import library, packed_linear
 from kafila_agent.kernels.library import native_kernels
 from kafila_agent.kernels.packed_linear import PackedEmbedding, PackedLinear, PackedMatrix
 from kafila_agent.kernels.packing import INT4, INT8, Packing, pack, quantise, unpack
@@ -105,6 +108,25 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(packing: Packing) -> None:
     x = random_matrix(packed_linear.ALIKE_ROWS, 128).bfloat16()
     together = matrix.times(x)
     assert all(torch.equal(together[i : i + 1], matrix.times(x[i : i + 1])) for i in range(len(x)))
+
+
+@pytest.mark.skipif(native_kernels() is None, reason="no C compiler")
+@pytest.mark.parametrize("flag", ["-DKAFILA_PORTABLE", "-mno-avx512vnni"])
+def test_other_instructions_give_the_same_bits(tmp_path, monkeypatch, flag: str) -> None:
+    if flag.startswith("-m") and platform.machine() != "x86_64":
+        pytest.skip("an option of x86 compilers")
+    monkeypatch.setattr(library, "_COMPILE", (*library._COMPILE, flag))
+    monkeypatch.setattr(library, "_SOURCES", [library._HERE / "products.c"])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    other = ctypes.CDLL(str(library._compiled()))
+    other.kafila_product.argtypes = native_kernels().kafila_product.argtypes
+    x = random_matrix(5, 128)
+    for packing in (INT8, INT4):
+        matrix = packed_matrix(random_matrix(40, 128), packing)
+        expected = matrix.times(x)
+        with monkeypatch.context() as here:
+            here.setattr(packed_linear, "native_kernels", lambda: other)
+            assert torch.equal(matrix.times(x), expected)
 
 
 @PACKINGS
