@@ -47,7 +47,7 @@ class LabFleet:
         )
         assert rendezvous.stdout is not None
         ports = json.loads(rendezvous.stdout.readline())
-        address = f"{RENDEZVOUS}:{ports['grpc_port']}#{ports['fingerprint']}"
+        address = f"rv:{ports['grpc_port']}#{ports['fingerprint']}"
         for index, (name, options) in enumerate(self._agents.items()):
             state_dir = self._directory / f"a{index}"
             self._spawn(

@@ -6,6 +6,7 @@
 
 The public addresses are of a range that programs take for global, as some routers map ports of no other. Nothing is
 made in the root namespace and nothing leaves the others, so several labs run side by side with the same addresses.
+Programs on them find the rendezvous by the name rv, in both families.
 Needs root, iproute2, nftables, iptables (for its NFQUEUE target alone), conntrack and procps; no netem.
 """
 
@@ -37,6 +38,9 @@ TOOLS = {
     "conntrack": "conntrack",
     "sysctl": "procps",
 }
+
+_NAMES = f"127.0.0.1 localhost\n::1 localhost\n{RENDEZVOUS_IPV6} rv\n{RENDEZVOUS} rv\n"
+_FILES = Path("/etc/netns")  # `ip netns exec` mounts what lies here over /etc
 
 _ROUTER = {
     "ipv4.ip_forward": 1,
@@ -201,6 +205,9 @@ class Lab:
         _sh(["ip", "-batch", "-"], "".join(f"netns add {self.namespace(node)}\n" for node in self._nodes))
         for node in self._nodes:
             self._ip(node, "link set lo up")
+            files = _FILES / self.namespace(node)
+            files.mkdir(parents=True)
+            (files / "hosts").write_text(_NAMES)
         self._make_router("inet")
         self._ip("inet", "route add blackhole default", "route add blackhole ::/0")
         for site in sites:
@@ -336,6 +343,8 @@ def _remove_namespaces(wanted: Sequence[str]) -> None:
         if pids:
             time.sleep(0.2)
     _sh(["ip", "-batch", "-"], "".join(f"netns del {name}\n" for name in existing))
+    for name in wanted:
+        shutil.rmtree(_FILES / name, ignore_errors=True)
 
 
 def _remove_abandoned() -> None:
