@@ -124,21 +124,23 @@ def break_stream(quic: Quic, stream_id: int, code: int) -> None:
 
 
 def packets_lost(quic: Quic) -> int:
-    """How many packets the congestion control has been told are lost."""
-    if isinstance(quic, FastConnection):
-        return 0  # it does not say
-    control = quic._loss._cc
-    assert isinstance(control, congestion.EdgeCongestionControl)
-    return control.packets_lost
+    """How many packets the congestion control has been told are lost; 0 where it does not say."""
+    control = _control(quic)
+    return 0 if control is None else control.packets_lost
 
 
 def loses_large(quic: Quic) -> bool:
-    """Whether the path has come to carry small datagrams alone; the other library's are small anyway."""
+    """Whether the path has come to carry small datagrams alone, as far as the congestion control can tell."""
+    control = _control(quic)
+    return control is not None and control.loses_large
+
+
+def _control(quic: Quic) -> congestion.EdgeCongestionControl | None:
+    """Ours; None with the other library, and where another is compared with it."""
     if isinstance(quic, FastConnection):
-        return False
+        return None
     control = quic._loss._cc
-    assert isinstance(control, congestion.EdgeCongestionControl)
-    return control.loses_large
+    return control if isinstance(control, congestion.EdgeCongestionControl) else None
 
 
 def path_changed(quic: Quic, now: float) -> None:
@@ -149,7 +151,9 @@ def path_changed(quic: Quic, now: float) -> None:
     if isinstance(quic, FastConnection):
         return
     quic._loss._pto_count = 0
-    quic._loss._cc.path_changed()  # type: ignore[attr-defined]  # ours
+    control = _control(quic)
+    if control is not None:
+        control.path_changed()
     quic._loss.reschedule_data(now=now)
 
 
