@@ -91,6 +91,7 @@ def ring_model(
         made += 1
         if rows > 1 and draw.random() >= right_share:
             returns.clear()
+            free_s = now_s  # stages pass over what is void
     return made / now_s
 
 
