@@ -67,8 +67,10 @@ bench: setup
 lab: setup tools
 	$(BIN)/python -m tests.lab.run $(FLEET)
 
-# A million frames and datagrams, and twenty thousand of every other kind; the suite does a little of each.
+# A million frames and datagrams, twenty thousand of every other kind, and a thousand edges in bad weather; the suite does
+# a little of each.
 fuzz: setup
+	KAFILA_WEATHER=1000 $(BIN)/python -m pytest tests/agent/edge/test_weather.py --timeout=0
 	$(BIN)/python -m pytest tests/fuzz --hypothesis-profile=fuzz --timeout=0 $(ARGS)
 
 # What is known against the versions that deploy/ pins; needs the network, and a tool that is no part of the project.

@@ -26,7 +26,7 @@ BYTES_PER_S = 25_000_000
 BURST_BYTES = 8_000_000
 PLACE_BYTES_PER_S = 50_000_000  # of all that one network sends
 PLACE_BURST_BYTES = 16_000_000
-MAX_CIRCUITS = 4096
+MAX_CIRCUITS = 16384  # some 1 KiB each; every edge has one, most of them in reserve
 MAX_CIRCUITS_A_SESSION = 128
 MAX_SIDES_A_PLACE = 256  # several agents may share one address
 

@@ -1,6 +1,6 @@
 """Two links through whatever networks do, at once and again, by a seeded dice: no edge dies while the relay answers.
 
-`KAFILA_WEATHER=500 pytest tests/agent/edge/test_weather.py` tries as many seeds.
+`make fuzz` tries many more seeds: KAFILA_WEATHER says how many.
 """
 
 from __future__ import annotations
