@@ -34,7 +34,7 @@ class Weather:
         self.spoken_to: dict[object, set[object]] = {}
         self.parted: set[tuple[int, int]] = set()  # ways between two ends that are shut
         self.dark_until: dict[int, float] = {}
-        self.relay_bytes = self.dice.choice([9000, 1300])
+        self.relay_bytes, self.direct_bytes = (self.dice.choice([9000, narrow]) for narrow in (1300, 1400))
         self.deaf_until = 0.0
         world.lets, world.fates = self.lets, self.fates
         world.grants = lambda: world.now >= self.deaf_until
@@ -51,6 +51,7 @@ class Weather:
             return len(data) <= self.relay_bytes
         return (
             there is not None
+            and len(data) <= self.direct_bytes
             and (here, there) not in self.parted
             and source in self.spoken_to.get(target, ())
         )
@@ -81,7 +82,7 @@ class Weather:
             case "join":
                 self.parted = set()
             case "narrow":
-                self.relay_bytes = 1300
+                self.relay_bytes, self.direct_bytes = 1300, self.dice.choice([1250, 9000])
             case "deaf":  # nobody gets an answer from the rendezvous's other half
                 self.deaf_until = self.world.now + 8.0
         return f"{self.world.now:.1f} {what} {i}"
