@@ -192,6 +192,6 @@ def test_services_from_the_wheel_form_a_session_and_answer(lab, installed, servi
     services["rv"].hear("STATUS=2 agents, 1 sessions")
     assert services[head].stop() == 0
     services["rv"].hear("STATUS=1 agents, 1 sessions")  # the other waits for it
-    (waiting,) = HOMES.keys() - {head}
+    (waiting,) = set(HOMES) - {head}
     assert run(waiting, "session", "leave").returncode == 0
     services["rv"].hear("STATUS=1 agents, 0 sessions")
