@@ -129,6 +129,20 @@ def test_a_session_that_serves_survives_what_networks_do(fleet, lab, model):
         fleet.leave(names)
 
 
+def test_a_session_goes_on_by_itself_when_a_member_gets_another_address(fleet, lab, model):
+    """Its stream to the rendezvous breaks: the others wait until it is back, and a new plan is made."""
+    names = ["oslo", "nairobi", "lima"]
+    first = fleet.serve(names, model).session
+    peaceful = fleet.ask(json.loads(first.plan_json)["head"], TOKENS)
+    lab.move("nairobi")
+    for name in names:
+        for status in fleet.agent(name).WatchStatus(pb.StatusRequest(), timeout=120):
+            if status.session.state == pb.SessionStatus.SERVING and status.session.epoch > first.epoch:
+                break
+    assert fleet.ask(json.loads(status.session.plan_json)["head"], TOKENS) == peaceful
+    fleet.leave(names)
+
+
 def test_a_member_without_udp_is_refused_with_what_to_open(fleet, lab, model):
     lab.block_udp("oslo")
     session = fleet.session(["oslo", "delhi"], model).session
