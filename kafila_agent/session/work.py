@@ -64,17 +64,22 @@ class Blocks:
         name: str,
         on_progress: Callable[[int, int], None],
     ) -> Work:
-        """The planned part of member ``name``, with empty caches. As ``load_work``, unless it is here already."""
+        """The planned part of member ``name``, with empty caches: read, unless it is here already.
+
+        ``on_progress(loaded, total)`` is called on the event loop, in bytes as held in memory. Raises WorkError.
+        """
         stage = next(stage for stage in plan.stages if stage.member == name)
-        part = stage.start, stage.end, plan.head == name
-        if self._reading is not None and part == self._part and not _has_failed(self._reading):
-            work = await asyncio.shield(self._reading)
-            work.clear()
-            return work
-        await self.let_go()
-        self._part = part
-        self._reading = asyncio.create_task(load_work(config, plan, charter, manifest, name, on_progress))
-        return await asyncio.shield(self._reading)
+        is_head = plan.head == name
+        part = stage.start, stage.end, is_head
+        if self._reading is None or part != self._part or _has_failed(self._reading):
+            await self.let_go()
+            self._part = part
+            self._reading = asyncio.create_task(_read(config, charter, manifest, stage, is_head, on_progress))
+        work = await asyncio.shield(self._reading)
+        work.clear()
+        loaded_bytes = work.executor.stage.loaded_bytes
+        on_progress(loaded_bytes, loaded_bytes)
+        return work
 
     async def let_go(self) -> None:
         """Hold nothing. A reading under way cannot be broken off: memory is there once it ends."""
@@ -88,21 +93,16 @@ def _has_failed(reading: asyncio.Task[Work]) -> bool:
     return reading.done() and (reading.cancelled() or reading.exception() is not None)
 
 
-async def load_work(
+async def _read(
     config: AgentConfig,
-    plan: RingPlan,
     charter: Charter,
     manifest: Manifest,
-    name: str,
+    stage: Stage,
+    is_head: bool,
     on_progress: Callable[[int, int], None],
 ) -> Work:
-    """Load the planned range of member ``name``. ``on_progress(loaded, total)`` is called on the event loop, in bytes
-    as held in memory. Raises WorkError.
-    """
     from kafila_agent.model.errors import ModelError
 
-    stage = next(stage for stage in plan.stages if stage.member == name)
-    is_head = plan.head == name
     loop = asyncio.get_running_loop()
     total_bytes = held_bytes(manifest, charter, stage, is_head=is_head)
 
@@ -111,13 +111,11 @@ async def load_work(
         loop.call_soon_threadsafe(on_progress, total_bytes * read // max(1, to_read), total_bytes)
 
     try:
-        work = await asyncio.to_thread(_load, config, charter, manifest, stage, is_head, progress)
+        return await asyncio.to_thread(_load, config, charter, manifest, stage, is_head, progress)
     except ModelError as error:
         raise WorkError(str(error)) from error
     except (MemoryError, RuntimeError) as error:
         raise WorkError(f"could not hold blocks {stage.start}–{stage.end - 1}: {error}") from error
-    on_progress(work.executor.stage.loaded_bytes, work.executor.stage.loaded_bytes)
-    return work
 
 
 def held_bytes(manifest: Manifest, charter: Charter, stage: Stage, *, is_head: bool) -> int:
