@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 
 # Set before torch is imported: two workers with a pool of threads each would only get in each other's way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that runs the tests in its background has them ignore Ctrl-C, and what they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Rooms with the longest files, and so the first: two workers then end together.
 LONGEST = ("ring", "natlab", "lab", "deploy", "tidy")
