@@ -17,9 +17,9 @@ setup: .venv/installed
 demo: setup
 	$(BIN)/kafila-ctl demo $(ARGS)
 
-# For the laboratory of tests/natlab and for tests/deploy: as root on Debian they are installed, elsewhere the tests
+# For the laboratory of tests/natlab, for tests/deploy and for the page: as root on Debian they are installed, elsewhere the tests
 # that need them are skipped.
-TOOLS := nftables iptables iproute2 conntrack procps miniupnpd prometheus systemd
+TOOLS := nftables iptables iproute2 conntrack procps miniupnpd prometheus systemd chromium
 
 tools:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s $(TOOLS) >/dev/null 2>&1; then \

@@ -142,7 +142,7 @@ class Agent:
                 read_pace(self._config.pace)
         except (DeviceError, PaceError) as error:
             raise AgentError(Fault.INVALID, str(error)) from error
-        self._api = await open_api(self._config, lambda: self.entry.membership)
+        self._api = await open_api(self._config, lambda: self.entry.membership, self.status)
         self._changed()
 
     async def _attach(self, link: RendezvousLink) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from cryptography import x509
 
-from kafila_agent.ctl.figures import size
 from kafila_agent.machine import Machine
 from kafila_agent.nat.words import describe_network, no_udp
 from kafila_agent.session.measuring import measure_network
+from kafila_agent.view.figures import size
 from kafila_proto import agent_pb2 as pb
 
 OK, DOUBTFUL, BAD, UNKNOWN = pb.Check.OK, pb.Check.DOUBTFUL, pb.Check.BAD, pb.Check.UNKNOWN

@@ -10,15 +10,23 @@ from kafila_agent.config import AgentConfig
 from kafila_agent.control.local import AgentError, Fault
 from kafila_agent.session.lifecycle import State
 from kafila_agent.session.membership import Membership
+from kafila_agent.view.document import page_document
+from kafila_proto import agent_pb2 as pb
 
 _HELD_RETRY_S = 15  # about what an agent takes to start
 
 
-async def open_api(config: AgentConfig, membership: Callable[[], Membership | None]) -> ApiServer:
-    """Serve OpenAI's API where ``config`` says. Raises AgentError naming the port and its option."""
+async def open_api(
+    config: AgentConfig, membership: Callable[[], Membership | None], status: Callable[[], pb.Status]
+) -> ApiServer:
+    """Serve OpenAI's API and the page where ``config`` says. Raises AgentError naming the port and its option."""
     try:
         server = ApiServer(
-            config.api_host, config.api_port, lambda: describe_service(membership()), api_key=config.api_key
+            config.api_host,
+            config.api_port,
+            lambda: describe_service(membership()),
+            get_session=lambda: page_document(status()),
+            api_key=config.api_key,
         )
         await server.start()
     except ApiServerError as error:

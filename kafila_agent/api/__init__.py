@@ -1,1 +1,1 @@
-"""The OpenAI-compatible HTTP API on localhost."""
+"""The OpenAI-compatible HTTP API on localhost, and the page there."""

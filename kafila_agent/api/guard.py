@@ -17,13 +17,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kafila_agent.api.carry import MAX_BODY_BYTES
 from kafila_agent.api.errors import ApiError
+from kafila_agent.api.page_routes import BELOW, PAGE
 from kafila_proto.local_http import called_name, is_cross_origin
 
 log = structlog.get_logger()
 
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-_OPEN_PATHS = ("/health", "/version")
+_OPEN_PATHS = ("/health", "/version", PAGE)
 
 
 class Guard:
@@ -66,9 +67,11 @@ class Guard:
             return ApiError(
                 403, f"host '{name}' is not served here; call it localhost", code="host_not_allowed"
             )
-        if is_cross_origin(host, headers.get("origin"), headers.get("sec-fetch-site")):
+        if is_cross_origin(host, headers.get("origin"), headers.get("sec-fetch-site")) and not (
+            path == PAGE and _is_visit(headers)
+        ):
             return ApiError(403, "pages of another origin are not served here", code="origin_not_allowed")
-        if self._api_key is not None and path not in _OPEN_PATHS and not self._knows_key(headers):
+        if self._api_key is not None and not _is_open(path) and not self._knows_key(headers):
             return ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
         length = headers.get("content-length", "0")
         if not _LENGTH.fullmatch(length) or int(length) > MAX_BODY_BYTES:
@@ -79,3 +82,12 @@ class Guard:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         expected = (self._api_key or "").encode()
         return scheme.lower() == "bearer" and hmac.compare_digest(key.strip().encode(), expected)
+
+
+def _is_open(path: str) -> bool:
+    return path in _OPEN_PATHS or path.startswith(f"{BELOW}/")
+
+
+def _is_visit(headers: Headers) -> bool:
+    """Whether somebody follows a link to us in a window of its own: where it led from can see nothing of it."""
+    return (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")

@@ -19,6 +19,7 @@ from kafila_agent.api.carry import CARRIED, MAX_BODY_BYTES, answer, carry
 from kafila_agent.api.errors import add_error_handlers
 from kafila_agent.api.guard import Guard
 from kafila_agent.api.openai_routes import SERVING, GetService, openai_router
+from kafila_agent.api.page_routes import GetSession, add_page
 from kafila_agent.api_key import ApiKeyError, require_api_key
 from kafila_agent.config import url_here
 from kafila_agent.edge.stream import EdgeStream
@@ -34,7 +35,7 @@ class ApiServerError(RuntimeError):
     """The server cannot start; the message names the address and the option that changes it."""
 
 
-def create_app(get_service: GetService) -> FastAPI:
+def create_app(get_service: GetService, get_session: GetSession = dict) -> FastAPI:
     """The application, unguarded."""
     app = FastAPI(
         title="Kafila",
@@ -44,6 +45,7 @@ def create_app(get_service: GetService) -> FastAPI:
         max_body_size=MAX_BODY_BYTES,
     )
     app.include_router(openai_router(get_service))
+    add_page(app, get_session)
     add_error_handlers(app)
 
     @app.get("/health")
@@ -78,7 +80,8 @@ class Carried:
 
 
 class ApiServer:
-    """OpenAI's API on ``host:port`` (0: any). ``port_option`` is what an error tells the user to change.
+    """OpenAI's API and the page on ``host:port`` (0: any). ``get_session`` is what the page shows of the session
+    (``view/document.py``); ``port_option`` is what an error tells the user to change.
 
     On an address that other machines reach an ``api_key`` is required; it then stands for the Host header,
     which could be any name there.
@@ -90,6 +93,7 @@ class ApiServer:
         port: int,
         get_service: GetService,
         *,
+        get_session: GetSession = dict,
         api_key: str | None = None,
         port_option: str = "--api-port",
     ) -> None:
@@ -100,7 +104,7 @@ class ApiServer:
         self._host = host
         self._port = port
         self._port_option = port_option
-        self._own = create_app(get_service)
+        self._own = create_app(get_service, get_session)
         self.app = Guard(Carried(self._own, get_service), names=names_of(host), api_key=api_key)
         self._answering: set[asyncio.Task[None]] = set()
         self._server: _Server | None = None

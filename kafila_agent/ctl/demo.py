@@ -19,11 +19,13 @@ from rich.console import Console
 
 from kafila_agent.ctl.completions import ApiError, stream_chat
 from kafila_agent.ctl.exit_status import FAILURE, INTERRUPTED, NOT_FOUND, USAGE, fail
-from kafila_agent.ctl.figures import seconds
 from kafila_agent.ctl.follow import follow
 from kafila_agent.ctl.local_fleet import FleetError, LocalFleet
 from kafila_agent.ctl.options import AsJson, Concurrency, Context, Draft, Dtype, Quant
-from kafila_agent.ctl.render import console, measured_paths, predicted_rate, ring_line, status_json
+from kafila_agent.ctl.render import console, page_url
+from kafila_agent.view.document import status_json
+from kafila_agent.view.figures import seconds
+from kafila_agent.view.sentences import measured_paths, predicted_rate, ring_line
 from kafila_proto import agent_pb2 as pb
 
 _NAMES = ("desk", "laptop", "tower", "attic", "studio", "den", "shed", "loft")
@@ -241,6 +243,7 @@ def _report(answer: dict[str, Any], status: pb.Status) -> None:
 
 def _stay(fleet: LocalFleet, status: pb.Status) -> None:
     """Serve until interrupted, or until a process of the fleet ends."""
+    typer.echo(f"\nChat in a browser: {page_url(status)}", err=True)
     body = json.dumps({"model": status.session.model, "messages": [{"role": "user", "content": "Hello"}]})
     typer.echo(f"\n{status.api_url}")
     typer.echo(f"curl {status.api_url}/chat/completions -H 'Content-Type: application/json' -d '{body}'")

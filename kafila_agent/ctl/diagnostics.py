@@ -19,7 +19,7 @@ import typer
 from kafila_agent.ctl.client import local_agent
 from kafila_agent.ctl.doctor import check_json, examine
 from kafila_agent.ctl.options import StateDir
-from kafila_agent.ctl.render import to_dict
+from kafila_agent.view.document import to_dict
 from kafila_proto import VERSION
 from kafila_proto import agent_pb2 as pb
 

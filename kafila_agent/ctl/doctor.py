@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from kafila_agent.ctl.causes import causes
 from kafila_agent.ctl.client import local_agent
 from kafila_agent.ctl.exit_status import FAILURE
 from kafila_agent.ctl.options import AsJson, StateDir
 from kafila_agent.ctl.render import console
+from kafila_agent.view.causes import causes
 from kafila_proto import VERSION
 from kafila_proto import agent_pb2 as pb
 

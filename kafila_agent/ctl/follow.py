@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from kafila_agent.ctl.plan_table import plan_table
-from kafila_agent.ctl.render import console, measured_paths, ring_line
+from kafila_agent.ctl.render import console
+from kafila_agent.view.sentences import measured_paths, ring_line
 from kafila_planner.facts import parse_fleet
 from kafila_planner.ring import RingPlan, plan_from_json
 from kafila_proto import agent_pb2 as pb

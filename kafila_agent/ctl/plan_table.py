@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from kafila_agent.ctl.figures import seconds, size
+from kafila_agent.view.figures import seconds, size
 from kafila_planner.advice import outlooks
 from kafila_planner.explain import explain as explain_plan
 from kafila_planner.facts import Fleet, FleetError

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from kafila_agent.ctl.client import local_agent
-from kafila_agent.ctl.figures import seconds, size
 from kafila_agent.ctl.options import AsJson, Dtype, Quant, StateDir
 from kafila_agent.ctl.render import console
+from kafila_agent.view.figures import seconds, size
 from kafila_proto import agent_pb2 as pb
 
 

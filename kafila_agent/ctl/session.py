@@ -12,7 +12,8 @@ from kafila_agent.ctl.code_completion import ask_for_code, complete_code
 from kafila_agent.ctl.exit_status import FAILURE, NOT_FOUND, fail
 from kafila_agent.ctl.follow import follow
 from kafila_agent.ctl.options import AsJson, Concurrency, Context, Draft, Dtype, Quant, StateDir
-from kafila_agent.ctl.render import print_status, status_json
+from kafila_agent.ctl.render import page_url, print_status
+from kafila_agent.view.document import status_json
 from kafila_proto import agent_pb2 as pb
 
 app = typer.Typer(help="Create, join, watch and leave a session.", no_args_is_help=True)
@@ -124,3 +125,4 @@ def _until_serving(agent, as_json: bool) -> None:
         fail(NOT_FOUND if ended.refused else FAILURE, ended.reason)
     if not as_json and snapshot.api_url:
         typer.echo(snapshot.api_url)
+        typer.echo(f"Chat in a browser: {page_url(snapshot)}", err=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import typer
 
-from kafila_agent.ctl.render import network_lines
 from kafila_agent.main import parse_address
+from kafila_agent.view.sentences import network_lines
 from kafila_planner.facts import Behaviour, MemberFacts, member_to_json
 from kafila_rendezvous.server import Config, ConfigError, start_rendezvous
 

@@ -67,6 +67,8 @@ def test_the_wheel_holds_the_packages_and_nothing_of_the_tests(installed):
     packages = {"kafila_agent", "kafila_planner", "kafila_proto", "kafila_rendezvous"}
     assert {root for root in roots if "-" not in root} == packages
     assert "kafila_proto/words.txt" in names
+    page = {f"kafila_agent/api/page/{path.name}" for path in (ROOT / "kafila_agent/api/page").iterdir()}
+    assert "kafila_agent/api/page/index.html" in page <= set(names)
 
 
 def test_uninstalling_leaves_nothing(installed, tmp_path):

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from kafila_agent.ctl.render import measured_paths
+from kafila_agent.view.sentences import measured_paths
 from kafila_proto import agent_pb2 as pb
 from tests.lab.client import Answer, AnswerBroken
 from tests.lab.laboratory import Laboratory, Session

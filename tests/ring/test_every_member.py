@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -12,14 +13,23 @@ import time
 import httpx2
 import openai
 import pytest
+from playwright.async_api import expect
 
 from kafila_agent.ctl.local_fleet import LocalFleet
 from kafila_proto import agent_pb2 as pb
+from tests.browser import PATIENCE_MS, open_page
 
 WAIT_S = 120
 pytestmark = pytest.mark.timeout(300)  # four processes form a session and load a model
 NAMES = ("desk", "laptop", "tower", "attic")
 OVER = (pb.SessionStatus.SERVING, pb.SessionStatus.CLOSED)
+WATCH_ANSWER = """() => {
+    window.seen = new Set();
+    new MutationObserver(() => {
+        const text = document.querySelector(".message:not(.own) > .text")?.textContent;
+        if (text) seen.add(text);
+    }).observe(document.getElementById("talk"), {childList: true, subtree: true, characterData: true});
+}"""
 QUESTION = [{"role": "user", "content": "Name three colours."}]
 
 
@@ -108,6 +118,34 @@ def test_all_get_the_same_answer_at_the_same_kind_of_address(served, first_answe
             client.chat.completions.create(model=model, messages=QUESTION, max_tokens=100_000)
         assert refused.value.code == "context_length_exceeded"
     assert set(answers.values()) == {first_answer}, answers
+
+
+async def test_the_page_on_a_member_that_is_not_the_head(served, first_answer):
+    """The question is typed, the answer comes piece by piece, and the session stands beside it."""
+    by_name, ring = served
+    name, plan = ring[2], json.loads(by_name[ring[0]].session.plan_json)
+    url = by_name[name].api_url.removesuffix("v1")
+    async with open_page(url) as watched:
+        page = watched.page
+        session = page.get_by_role("complementary", name="Session")
+        await expect(session.locator("strong")).to_have_text(ring, timeout=PATIENCE_MS)
+        for stage, edge in zip(plan["stages"], plan["edges"], strict=True):
+            card = session.locator(".member", has_text=f"→ {edge['to']}:")
+            start, end = stage["blocks"]
+            await expect(card).to_contain_text(f"blocks {start}–{end - 1} of 30 ({end - start})")
+            await expect(card.locator(".edge")).to_contain_text(re.compile(r": direct, [\d.]+\s[mµ]?s there"))
+        await page.get_by_text("Settings").click()
+        await page.get_by_label("Temperature").fill("0")
+        await page.get_by_label("Tokens at most").fill("16")
+        await page.get_by_label("Message", exact=True).fill(QUESTION[0]["content"])
+        await page.evaluate(WATCH_ANSWER)
+        await page.keyboard.press("Enter")
+        answer = page.locator(".message:not(.own)")
+        await expect(answer).to_contain_text("tokens/s", timeout=PATIENCE_MS)
+        await expect(answer).to_contain_text(first_answer.removeprefix("1. "))  # which a list's item has
+        assert await page.evaluate("seen.size") > 4, "it comes piece by piece"
+        assert watched.complaints == []
+        assert watched.origins == {url.rstrip("/")}
 
 
 def test_chat_works_on_any(fleet, served):

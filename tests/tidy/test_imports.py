@@ -17,6 +17,7 @@ WALLS = [
     ("proto/kafila_proto", TORCH | QUIC | WEB | {"kafila_agent", "kafila_rendezvous"}),
     ("kafila_rendezvous", TORCH | QUIC | WEB | {"kafila_agent"}),
     ("kafila_agent", {"kafila_rendezvous", "openai"}),
+    ("kafila_agent/view", TORCH | QUIC | WEB | {"rich", "typer", "grpc"}),
     ("kafila_agent/ctl", TORCH | QUIC | WEB),
     ("kafila_agent/control", TORCH | QUIC | WEB),
     ("kafila_agent/edge", TORCH | WEB),

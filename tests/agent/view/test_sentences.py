@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from kafila_agent.ctl.render import guessing_line
+from kafila_agent.view.sentences import guessing_line
 from kafila_proto import agent_pb2 as pb
 
 

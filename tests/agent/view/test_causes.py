@@ -2,59 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from kafila_agent.ctl.causes import causes
-from kafila_planner.facts import parse_fleet
-from kafila_planner.planner import plan_ring
-from kafila_planner.ring import plan_to_json
+from kafila_agent.view.causes import causes
 from kafila_proto import agent_pb2 as pb
-
-NAMES = ("desk", "laptop", "tower")
-FLEET = {
-    "model": {
-        "name": "m",
-        "blocks": 6,
-        "block_bytes": 10**8,
-        "head_bytes": 10**7,
-        "kv_bytes_per_token_per_block": 9,
-    },
-    "context_tokens": 64,
-    "concurrency": 1,
-    "anchor": "desk",
-    "members": [
-        {
-            "name": name,
-            "bandwidth_bytes_per_s": 1e10,
-            "overhead_s": 1e-3,
-            "memory_bytes": 10**10,
-            "rendezvous_rtt_s": 0.02,
-            "mapping": "endpoint-independent",
-            "filtering": "endpoint-independent",
-        }
-        for name in NAMES
-    ],
-}
-PLAN = plan_to_json(plan_ring(parse_fleet(FLEET)))
-
-
-def session(state: str, **fields: object) -> pb.SessionStatus:
-    return pb.SessionStatus(state=state, expected_members=3, plan_json=json.dumps(PLAN), **fields)
+from tests.agent.view.sessions import NAMES, PLAN, serving_session, session
 
 
 @pytest.fixture
 def serving() -> pb.SessionStatus:
-    """As planned: stages as predicted, every edge direct and short."""
-    made = session("SERVING")
-    made.measured.network_share = 0.2
-    for name in NAMES:
-        member = made.members.add(name=name, predicted_stage_s=0.02, measured_stage_s=0.022)
-        for edge in PLAN["edges"]:
-            if edge["from"] == name:
-                member.edges.add(peer=edge["to"], path="direct", rtt_s=0.01)
-    return made
+    return serving_session()
 
 
 def test_nothing_holds_back_what_runs_as_planned(serving):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from kafila_agent.ctl.figures import seconds
+from kafila_agent.view.figures import seconds
 from kafila_planner.ring import Path, RingPlan, plan_from_json
 from kafila_proto import agent_pb2 as pb
 from kafila_proto.rendezvous_pb2 import MemberState
@@ -42,7 +42,7 @@ def _forming(session: pb.SessionStatus) -> Iterator[Cause]:
         how = (
             f"they join with {session.code}"
             if session.code
-            else "kafila-ctl session code makes a new code on the host"
+            else "they join with the code that the host read out; kafila-ctl session code makes a new one there"
         )
         yield f"{missing} of {session.expected_members} members are not in yet", how
     for member in session.members:
