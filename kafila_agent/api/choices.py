@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ class Shown:
     end_ids: frozenset[int] = frozenset()  # tokens that say nothing but that it is the end
 
 
-class Choice:
+class Choice(ABC):
     """The base of both kinds. ``finished`` is there at its end."""
 
     def __init__(self, index: int, shown: Shown) -> None:
@@ -58,17 +59,20 @@ class Choice:
             shown["logprobs"] = self._logprobs(said, self._shown.token_bytes) if said else None
         return shown
 
+    @abstractmethod
     def _read(self, text: str) -> list[Delta]:
-        raise NotImplementedError
+        """The deltas that ``text`` makes."""
 
     def _rest(self) -> list[Delta]:
         return []
 
+    @abstractmethod
     def _empty(self) -> Delta:
-        raise NotImplementedError
+        """A delta that says nothing."""
 
+    @abstractmethod
     def _logprobs(self, tokens: Sequence[Sampled], token_bytes: TokenBytes) -> Any:
-        raise NotImplementedError
+        """How likely ``tokens`` were, as this kind of answer tells of it."""
 
 
 class ChatChoice(Choice):

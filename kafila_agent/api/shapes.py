@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ class Prompt:
     token_ids: Sequence[int] | None = None
 
 
-class Shape:
+class Shape(ABC):
     """One answer's: every chunk of a stream carries the same id, time and model. ``ring``: the members who made it."""
 
     prefix: str
@@ -100,8 +101,9 @@ class Shape:
         once, self._prompt_ids = self._prompt_ids, {}
         return self._head | once | {"object": self.chunk_object, "choices": [choice]} | usage
 
+    @abstractmethod
     def _whole_choice(self, delta: Delta) -> dict[str, Any]:
-        raise NotImplementedError
+        """A choice of the whole answer, from all its deltas as one."""
 
     def _ends(self) -> list[Finished]:
         return [choice.finished for choice in self._choices if choice.finished is not None]
