@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kafila_agent.head.measure import Measured
 
 _SESSION_STATES = pb.SessionStatus.State.keys()
+MEMBER_STATES = ", ".join(f"{number} {name.lower()}" for name, number in MemberState.items() if number)
 
 
 class StatusCollector(Collector):
@@ -71,8 +72,7 @@ def _session(session: pb.SessionStatus) -> Iterator[Metric]:
     yield _gauge("kafila_session_expected_members", "Members it is to have.", session.expected_members)
     member_state = _gauge(
         "kafila_member_state",
-        "How far each member is: 1 joining, 2 probing, 3 waiting, 4 connecting, 5 loading, "
-        "6 ready, 7 serving, 8 left.",
+        f"How far each member is: {MEMBER_STATES}.",
         labels="member",
     )
     for member in session.members:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kafila_agent.gauges import MEMBER_STATES
+
 _QUANTILES = (0.5, 0.95)
 
 
@@ -49,6 +51,11 @@ def quantiles(histogram: str, legend: str = "", by: str = "") -> tuple[tuple[str
     return tuple((f"histogram_quantile({q}, {rate})", f"{legend} p{q * 100:.0f}".strip()) for q in _QUANTILES)
 
 
+def named(expression: str) -> str:
+    """With the name of the member whose agent says it, where else there is only an address."""
+    return f"{expression} * on (instance) group_left (member) kafila_agent_info"
+
+
 def rate(counter: str, by: str) -> str:
     """Per second, summed by labels; 0 where nothing has happened yet."""
     return f"sum by ({by}) (rate({counter}[$__rate_interval])) or vector(0)"
@@ -73,7 +80,7 @@ RING = Board(
                 Graph(
                     "Round trip by edge",
                     "s",
-                    (("kafila_edge_rtt_seconds", "{{instance}} to {{peer}}, {{path}}"),),
+                    ((named("kafila_edge_rtt_seconds"), "{{member}} to {{peer}}, {{path}}"),),
                     "Median of the latest pings; relayed edges are dashed.",
                     "relayed",
                     columns=12,
@@ -81,7 +88,7 @@ RING = Board(
                 Graph(
                     "Edges of the plan",
                     "short",
-                    (("kafila_edge_up", "{{instance}} to {{peer}}: {{path}}, predicted {{predicted}}"),),
+                    ((named("kafila_edge_up"), "{{member}} to {{peer}}: {{path}}, predicted {{predicted}}"),),
                     "1 stands, 0 does not. A path other than the predicted one is worth a look.",
                     columns=12,
                 ),
@@ -90,15 +97,20 @@ RING = Board(
                     "Bps",
                     (
                         (
-                            "rate(kafila_edge_bytes_total[$__rate_interval])",
-                            "{{instance}} {{direction}} {{peer}}",
+                            named("rate(kafila_edge_bytes_total[$__rate_interval])"),
+                            "{{member}}, {{peer}}: {{direction}}",
                         ),
                     ),
                 ),
                 Graph(
                     "Packets sent again",
                     "pps",
-                    (("rate(kafila_edge_packets_lost_total[$__rate_interval])", "{{instance}} to {{peer}}"),),
+                    (
+                        (
+                            named("rate(kafila_edge_packets_lost_total[$__rate_interval])"),
+                            "{{member}} to {{peer}}",
+                        ),
+                    ),
                 ),
                 Graph(
                     "Network share",
@@ -217,7 +229,7 @@ MEMBER = Board(
                     "Session",
                     "short",
                     ((f"kafila_session_state{_OF} == 1", "{{instance}} {{state}}"),),
-                    "The state that this agent's session is in.",
+                    "The state that this agent's session is in; held: it waits for a member that is away.",
                 ),
                 Graph(
                     "Members",
@@ -232,7 +244,7 @@ MEMBER = Board(
                     "How far each member is",
                     "short",
                     ((f"kafila_member_state{_OF}", "{{instance}}: {{member}}"),),
-                    "1 joining, 2 probing, 3 waiting, 4 connecting, 5 loading, 6 ready, 7 serving, 8 left.",
+                    f"{MEMBER_STATES}.",
                 ),
                 Graph(
                     "Loading",

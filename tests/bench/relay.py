@@ -98,7 +98,6 @@ def main() -> None:
         for pair in grants:
             for udp, (circuit_id, key) in zip((sender, receiver), pair, strict=True):
                 bind(udp, port, circuit_id, key)
-        time.sleep(0.3)
         ours.send("go")
         flood(port, sender, [relay.data_header(pair[0][0]) for pair in grants], options.seconds)
         ours.send("stop")

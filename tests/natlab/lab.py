@@ -16,12 +16,13 @@ import contextlib
 import itertools
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -340,11 +341,20 @@ def _remove_namespaces(wanted: Sequence[str]) -> None:
                 os.kill(pid, number)
             except ProcessLookupError:
                 continue
-        if pids:
-            time.sleep(0.2)
+        _await_ends(pids, 0.2 if number is signal.SIGTERM else 10.0)
     _sh(["ip", "-batch", "-"], "".join(f"netns del {name}\n" for name in existing))
     for name in wanted:
         shutil.rmtree(_FILES / name, ignore_errors=True)
+
+
+def _await_ends(pids: Iterable[int], within_s: float) -> None:
+    """Until these processes are gone, or so long."""
+    deadline = time.monotonic() + within_s
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            os.close(descriptor)
 
 
 def _remove_abandoned() -> None:

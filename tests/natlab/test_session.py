@@ -104,6 +104,11 @@ def test_an_intercontinental_fleet_serves_over_the_paths_that_were_planned(fleet
     fleet.leave(FLEET)
 
 
+def tokens_of(fleet: LabFleet, head: str) -> int:
+    """How many the head has sampled so far."""
+    return fleet.agent(head).GetStatus(pb.StatusRequest()).session.measured.tokens
+
+
 def test_a_session_that_serves_survives_what_networks_do(fleet, lab, model):
     """The same answer as in peace, to the last token, and nobody does anything about it."""
     names = ["oslo", "nairobi", "lima"]
@@ -112,11 +117,14 @@ def test_a_session_that_serves_survives_what_networks_do(fleet, lab, model):
         assert session.state == pb.SessionStatus.SERVING, session.reason
         head = json.loads(session.plan_json)["head"]
         peaceful = fleet.ask(head, TOKENS)
+        answered = tokens_of(fleet, head)
         lab.lose("lima", 5.0)
         lab.shuffle("oslo", 0.2, 0.2)
         with ThreadPoolExecutor(1) as pool:
             troubled = pool.submit(fleet.ask, head, TOKENS)
-            time.sleep(1.0)
+            while tokens_of(fleet, head) < answered + 2:
+                assert not troubled.done()
+                time.sleep(0.05)
             lab.cut("oslo", 2.0)
             lab.forget_mappings("nairobi")
             assert not troubled.done()
