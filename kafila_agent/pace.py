@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,9 @@ from typing import Any
 import structlog
 import torch
 
-from kafila_agent.edge.frame import Frame
 from kafila_agent.model.blocks import StageModel
 from kafila_agent.probe.capability import Capability
-from kafila_agent.stage.executor import StageExecutor
+from kafila_agent.stage.executor import Admitted, StageExecutor
 from kafila_planner.facts import MemberFacts, ModelFacts
 
 log = structlog.get_logger()
@@ -97,12 +97,12 @@ class PacedExecutor(StageExecutor):
         self._read_bytes = sum(model.block_read_bytes[stage.start : stage.end])
         self._head_read_bytes = model.head_read_bytes
 
-    def run_blocks(self, frame: Frame) -> torch.Tensor:
+    def run(self, admitted: Sequence[Admitted]) -> list[torch.Tensor]:
         """See StageExecutor."""
         started_s = time.monotonic()
-        hidden = super().run_blocks(frame)
-        blocks = self.stage.end - self.stage.start
-        _wait_until(started_s + self._pace.stage_s(self._read_bytes, frame.rows, blocks))
+        hidden = super().run(admitted)
+        blocks, rows = self.stage.end - self.stage.start, sum(map(len, hidden))
+        _wait_until(started_s + self._pace.stage_s(self._read_bytes, rows, blocks))
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -26,6 +26,12 @@ typedef struct {
   long room, start, window; /* window 0: everything is seen */
 } place;
 
+/* One row: where its sequence lies in each block, and how many rows of that sequence go before it in this step. */
+typedef struct {
+  const place *places;
+  long before;
+} seat;
+
 typedef struct {
   long hidden, heads, kv_heads, dim, inner;
   float epsilon, scale; /* of the norms; of attention, times log2 of e */
@@ -43,6 +49,7 @@ typedef struct {
   uint16_t *attended;            /* [rows, heads * dim] */
   uint16_t *inner;               /* [rows, inner] */
   const uint16_t *cosine, *sine; /* [rows, dim] */
+  seat *seats;                   /* [rows], no numbers */
   uint16_t *normed;              /* its own: [hidden] */
   char *operands;                /* its own: [rows, operand_step] */
   float *scores;                 /* its own: [most_tokens] */
@@ -129,7 +136,7 @@ static void rotate(uint16_t *x, const uint16_t *cosine, const uint16_t *sine, lo
 }
 
 /* Queries and keys normed and turned, keys and values put in their place. */
-static void place_rows(const step *s, const block *b, const place *p) {
+static void place_rows(const step *s, const block *b, long at) {
   const shape *of = s->of;
   long dim = of->dim, heads = of->heads + 2 * of->kv_heads;
   SHARED for (long i = 0; i < s->rows * heads; i++) {
@@ -141,25 +148,28 @@ static void place_rows(const step *s, const block *b, const place *p) {
       if (b->turns) rotate(x, s->cosine + r * dim, s->sine + r * dim, dim);
     }
     if (own >= 0) {
+      const place *p = s->seats[r].places + at;
       uint16_t *buffer = own < of->kv_heads ? p->keys : p->values;
-      memcpy(buffer + (own % of->kv_heads * p->room + p->start + r) * dim, x, dim * sizeof *x);
+      memcpy(buffer + (own % of->kv_heads * p->room + p->start + s->seats[r].before) * dim, x, dim * sizeof *x);
     }
   }
 }
 
-static void attend_rows(const step *s, const place *p) {
+static void attend_rows(const step *s, long at) {
   const shape *of = s->of;
   SHARED for (long i = 0; i < s->rows * of->heads; i++) {
     long r = i / of->heads, head = i % of->heads, own = head / (of->heads / of->kv_heads);
-    long end = p->start + r + 1, first = p->window && end > p->window ? end - p->window : 0;
-    long at = (own * p->room + first) * of->dim;
-    attended a = {p->keys + at, p->values + at, end - first, of->dim, of->dim, of->dim, of->dim};
+    const place *p = s->seats[r].places + at;
+    long end = p->start + s->seats[r].before + 1, first = p->window && end > p->window ? end - p->window : 0;
+    long from = (own * p->room + first) * of->dim;
+    attended a = {p->keys + from, p->values + from, end - first, of->dim, of->dim, of->dim, of->dim};
     kafila_attend_head(&a, s->qkv + r * s->qkv_step + head * of->dim, s->attended + i * of->dim,
                        s->scores, of->scale);
   }
 }
 
-static void run_block(const step *s, const block *b, const place *p) {
+/* Block ``b``, which is the one ``at`` in the run of blocks. */
+static void run_block(const step *s, const block *b, long at) {
   const shape *of = s->of;
   uint16_t *keys = s->qkv + of->heads * of->dim, *values = keys + of->kv_heads * of->dim;
   norm_rows(s, b->attention_norm, &b->q);
@@ -167,8 +177,8 @@ static void run_block(const step *s, const block *b, const place *p) {
   multiply(s, &b->k, keys, s->qkv_step, 0);
   multiply(s, &b->v, values, s->qkv_step, 0);
   MEET
-  place_rows(s, b, p);
-  attend_rows(s, p);
+  place_rows(s, b, at);
+  attend_rows(s, at);
   operand_rows(s, s->attended, &b->out);
   multiply(s, &b->out, s->h, of->hidden, 1);
   MEET
@@ -205,6 +215,7 @@ static long lay_out_shared(step *s, char *memory) {
   s->qkv = taken(&at, row * s->qkv_step);
   s->attended = taken(&at, row * s->of->heads * s->of->dim);
   s->inner = taken(&at, row * s->of->inner);
+  s->seats = taken(&at, s->rows * sizeof(seat));
   return at - memory;
 }
 
@@ -215,28 +226,40 @@ static step own_step(const step *shared, char *memory) {
   return own;
 }
 
-/*
- * h [rows, hidden] through ``count`` blocks that keep their rows at ``places``; cosine and sine [rows, dim] of the rows'
- * positions. 0, or -1 where there was no memory.
- */
-int kafila_blocks(const shape *of, const block *blocks, const place *places, long count, uint16_t *h,
-                  const uint16_t *cosine, const uint16_t *sine, long rows, int threads) {
-  long widest = most(of->hidden, most(of->inner, of->heads * of->dim));
-  step s = {.of = of, .rows = rows, .h = h, .cosine = cosine, .sine = sine};
-  s.qkv_step = (of->heads + 2 * of->kv_heads) * of->dim;
-  s.operand_step = kafila_operand_bytes(widest, blocks->q.bits);
-  for (long i = 0; i < count; i++)
-    s.most_tokens = most(s.most_tokens, kafila_score_count(places[i].start + rows));
-  long shared = lay_out_shared(&s, 0);
-  char *memory = aligned_alloc(64, shared + threads * lay_out_own(&s, 0));
-  if (!memory) return -1;
-  lay_out_shared(&s, memory);
-  TEAM {
-    step own = own_step(&s, memory + shared);
-    for (long i = 0; i < count; i++) run_block(&own, blocks + i, places + i);
+/* Seats of rows that come one sequence after the other; gives the longest that one will be in any block. */
+static long take_seats(step *s, const place *places, const long *counts, long sequences, long blocks) {
+  long row = 0, longest = 0;
+  for (long q = 0; q < sequences; q++, places += blocks) {
+    for (long i = 0; i < blocks; i++) longest = most(longest, places[i].start + counts[q]);
+    for (long before = 0; before < counts[q]; before++) s->seats[row++] = (seat){places, before};
   }
-  free(memory);
-  return 0;
+  return longest;
+}
+
+/*
+ * h [rows, hidden] through ``blocks`` blocks; cosine and sine [rows, dim] of the rows' positions. The rows are those of
+ * ``sequences`` sequences, ``counts`` of each, one sequence after the other, which are kept at ``places [sequences,
+ * blocks]``. 0, or -1 where there was no memory.
+ */
+int kafila_blocks(const shape *of, const block *b, long blocks, const place *places, const long *counts,
+                  long sequences, uint16_t *h, const uint16_t *cosine, const uint16_t *sine, int threads) {
+  long widest = most(of->hidden, most(of->inner, of->heads * of->dim));
+  step s = {.of = of, .h = h, .cosine = cosine, .sine = sine};
+  for (long q = 0; q < sequences; q++) s.rows += counts[q];
+  s.qkv_step = (of->heads + 2 * of->kv_heads) * of->dim;
+  s.operand_step = kafila_operand_bytes(widest, b->q.bits);
+  char *shared = aligned_alloc(64, lay_out_shared(&s, 0));
+  if (!shared) return -1;
+  lay_out_shared(&s, shared);
+  s.most_tokens = kafila_score_count(take_seats(&s, places, counts, sequences, blocks));
+  char *own_memory = aligned_alloc(64, threads * lay_out_own(&s, 0));
+  if (own_memory) TEAM {
+    step own = own_step(&s, own_memory);
+    for (long i = 0; i < blocks; i++) run_block(&own, b + i, i);
+  }
+  free(own_memory);
+  free(shared);
+  return own_memory ? 0 : -1;
 }
 
 /* y [rows, head->rows] = norm(h [rows, hidden]) times ``head``. */

@@ -26,7 +26,7 @@ _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
 _SIGNATURES = {
     "kafila_product": [_POINTER] * 3 + [_LONG] + [_INT] * 2,
     "kafila_attend": [_POINTER] * 4 + [_LONG] * 9 + [ctypes.c_float, _INT],
-    "kafila_blocks": [_POINTER] * 3 + [_LONG] + [_POINTER] * 3 + [_LONG, _INT],
+    "kafila_blocks": [_POINTER] * 2 + [_LONG] + [_POINTER] * 2 + [_LONG] + [_POINTER] * 3 + [_INT],
     "kafila_head": [_POINTER] * 2 + [ctypes.c_float] + [_POINTER] * 2 + [_LONG, _INT],
 }
 

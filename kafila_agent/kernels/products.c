@@ -206,8 +206,12 @@ INLINE void tile_of(const matrix *m, long tile, const char *operand, long step, 
 }
 
 void kafila_tile(const matrix *m, long tile, const char *operand, long step, long rows, float out[TOGETHER][LANES]) {
-  if (rows == TOGETHER) tile_of(m, tile, operand, step, TOGETHER, out);
-  else for (long r = 0; r < rows; r++) tile_of(m, tile, operand + r * step, step, 1, out + r);
+  switch (rows) { /* each number of rows has code of its own, with its sums in registers */
+  case 1: tile_of(m, tile, operand, step, 1, out); break;
+  case 2: tile_of(m, tile, operand, step, 2, out); break;
+  case 3: tile_of(m, tile, operand, step, 3, out); break;
+  case TOGETHER: tile_of(m, tile, operand, step, TOGETHER, out);
+  }
 }
 
 /* y [rows, m->rows] = x [rows, m->columns] m^T + bias; 0, or -1 where there was no memory. */

@@ -1,4 +1,4 @@
-"""A run of standard decoder blocks, and what follows the last, by ``block.c``: a whole step in one call."""
+"""Standard decoder blocks, and what follows the last, by ``block.c``: a whole step of a few rows in one call."""
 
 from __future__ import annotations
 
@@ -92,19 +92,28 @@ class BlockProgram:
             self._blocks[index] = _Block(*matrices, *norms, block.turns)
 
     def __call__(
-        self, hidden: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, places: array[int]
+        self,
+        hidden: torch.Tensor,
+        cosine: torch.Tensor,
+        sine: torch.Tensor,
+        places: array[int],
+        counts: array[int],
     ) -> torch.Tensor:
-        """``hidden [rows, hidden]``; ``cosine, sine [rows, dim]`` of their positions; ``SlotCache.places`` of them."""
+        """``hidden [rows, hidden]``: so many rows (``counts``) of each sequence, one sequence after the other.
+
+        ``cosine, sine [rows, dim]`` of their positions; ``places``: ``SlotCache.places`` of each sequence.
+        """
         out = hidden.clone(memory_format=torch.contiguous_format)
         failed = self._run(
             ctypes.byref(self._shape),
             self._blocks,
-            places.buffer_info()[0],
             self._count,
+            places.buffer_info()[0],
+            counts.buffer_info()[0],
+            len(counts),
             out.data_ptr(),
             cosine.data_ptr(),
             sine.data_ptr(),
-            out.shape[0],
             torch.get_num_threads(),
         )
         if failed:

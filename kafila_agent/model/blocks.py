@@ -8,7 +8,9 @@ conversions and tying), and the block list is then compacted to the stage's rang
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,16 +22,26 @@ from kafila_agent.model.families import FAMILIES, Family, causal_lm_class
 from kafila_agent.model.kv import BlockKv, narrow
 from kafila_agent.model.packed import PackedReader, put_packed, tie_packed_head
 from kafila_agent.model.precision import parse_precision
-from kafila_agent.model.program import stage_program, tail_program
+from kafila_agent.model.program import positions_are_apart, stage_program, tail_program
 from kafila_agent.model.weights import torch_dtype
 
 if TYPE_CHECKING:
-    from transformers import Cache, PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
     from kafila_agent.kernels.packing import Packing
     from kafila_agent.model.manifest import Manifest
+    from kafila_agent.stage.kv_cache import SlotCache
 
 _PLAIN: Mapping[str, Packing] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows of one sequence from ``position`` on; their keys and values go to ``cache``."""
+
+    position: int
+    rows: int
+    cache: SlotCache
 
 
 class StageModel:
@@ -69,6 +81,8 @@ class StageModel:
         use_row_attention(self.config)
         self._program = stage_program(self._body) if family.is_standard else None
         self._head_program = tail_program(self._tail) if family.is_standard and is_head else None
+        programs = [self._program, self._head_program] if is_head else [self._program]
+        self._is_alike = None not in programs and positions_are_apart(self._body)
         self.hidden_size: int = self.config.hidden_size
         self.vocab_size: int = self.config.vocab_size
         self.kv = kv
@@ -85,16 +99,36 @@ class StageModel:
         hidden = self._embed_tokens(ids)
         return hidden if self._embedding_scale == 1.0 else hidden * self._embedding_scale
 
-    def forward(self, hidden: torch.Tensor, position: int, cache: Cache) -> torch.Tensor:
+    @property
+    def rows_together(self) -> int:
+        """How many rows of several sequences can go through in one step, each as if it were alone to the last bit."""
+        return ALIKE_ROWS if self._is_alike else 1
+
+    def forward(self, hidden: torch.Tensor, position: int, cache: SlotCache) -> torch.Tensor:
         """Rows at ``position ...`` through the stage's blocks; their keys and values go to ``cache``."""
-        positions = torch.arange(position, position + hidden.shape[0], device=self.device)[None]
         if self._program is not None and hidden.shape[0] <= ALIKE_ROWS:
-            cosine, sine = self._body.rotary_emb(hidden[None], positions)
-            return self._program(hidden, cosine, sine, cache.places(hidden.shape[0]))
+            return self.forward_together(hidden, [Run(position, hidden.shape[0], cache)])
         out = self._body(
-            inputs_embeds=hidden[None], position_ids=positions, past_key_values=cache, use_cache=True
+            inputs_embeds=hidden[None],
+            position_ids=self._positions(Run(position, hidden.shape[0], cache))[None],
+            past_key_values=cache,
+            use_cache=True,
         )
         return out.last_hidden_state[0]
+
+    def forward_together(self, hidden: torch.Tensor, runs: Sequence[Run]) -> torch.Tensor:
+        """As ``forward``, with the rows of several sequences one after the other, at most ``rows_together``."""
+        assert self._program is not None
+        positions = torch.cat([self._positions(run) for run in runs])[None]
+        cosine, sine = self._body.rotary_emb(hidden[None], positions)
+        places, counts = array("q"), array("q")
+        for run in runs:
+            places += run.cache.places(run.position, run.rows)
+            counts.append(run.rows)
+        return self._program(hidden, cosine, sine, places, counts)
+
+    def _positions(self, run: Run) -> torch.Tensor:
+        return torch.arange(run.position, run.position + run.rows, device=self.device)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Final norm and LM head by the family's own forward: float32 ``[rows, vocab_size]``. Head only."""

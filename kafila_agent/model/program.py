@@ -35,6 +35,15 @@ def stage_program(body: nn.Module) -> BlockProgram | None:
     return block_program(shape, [_parts(layer) for layer in layers])
 
 
+def positions_are_apart(body: Any) -> bool:
+    """Whether how a row is turned depends on its own position alone, and not on the highest in its step.
+
+    Those that do not are named in transformers' ``dynamic_rope_update``.
+    """
+    kind = body.rotary_emb.rope_type
+    return isinstance(kind, str) and "dynamic" not in kind and kind != "longrope"
+
+
 def _parts(layer: Any) -> BlockParts:
     attention, mlp = layer.self_attn, layer.mlp
     return BlockParts(

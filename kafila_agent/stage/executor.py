@@ -1,16 +1,29 @@
-"""What a stage does with one frame, on the calling thread: check it, then run it."""
+"""What a stage does with frames, on the calling thread: check each, then run them."""
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from kafila_agent.edge.frame import Dtype, Frame, Kind, adoption_source
-from kafila_agent.model.blocks import StageModel
+from kafila_agent.model.blocks import Run, StageModel
 from kafila_agent.model.kv import MAX_FRAME_ROWS
 from kafila_agent.stage.errors import StageError
 from kafila_agent.stage.kv_cache import KvReservation, SlotCache
 
 _WIRE_DTYPE = {torch.bfloat16: Dtype.BFLOAT16, torch.float16: Dtype.FLOAT16, torch.float32: Dtype.FLOAT32}
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Rows ``hidden [rows, hidden_size]`` that go to ``slot`` from ``position`` on."""
+
+    slot: SlotCache
+    position: int
+    hidden: torch.Tensor
 
 
 class StageExecutor:
@@ -34,8 +47,13 @@ class StageExecutor:
         """Let the calling thread compute with ``threads`` threads (torch keeps that number per thread)."""
         torch.set_num_threads(self.threads)
 
-    def run_blocks(self, frame: Frame) -> torch.Tensor:
-        """The stage's blocks on a TOKENS (head) or HIDDEN frame: hidden states ``[rows, hidden_size]``.
+    @property
+    def rows_together(self) -> int:
+        """How many rows of several frames ``run`` and ``logits`` take at once, each as if it were alone."""
+        return self.stage.rows_together
+
+    def admit(self, frame: Frame) -> Admitted:
+        """Check a TOKENS (head) or HIDDEN frame and make room for its rows, which are to be run next.
 
         Raises StageError, leaving the cache as it was, if the frame does not fit this stage or its slot, and VoidFrame
         if a later one of its sequence has voided it.
@@ -49,11 +67,36 @@ class StageExecutor:
             )
         with torch.inference_mode():
             hidden = self._embed(frame) if frame.kind is Kind.TOKENS else self.hidden_states(frame)
-            slot.seek(frame.sequence, frame.position, fence=frame.fence, floor=frame.floor)
-            hidden = self.stage.forward(hidden, frame.position, slot)
-            self._settle()
+        slot.seek(frame.sequence, frame.position, fence=frame.fence, floor=frame.floor)
         slot.advance(frame.rows)
-        return hidden
+        return Admitted(slot, frame.position, hidden)
+
+    def run(self, admitted: Sequence[Admitted]) -> list[torch.Tensor]:
+        """The stage's blocks: hidden states ``[rows, hidden_size]`` of each.
+
+        One, or several of at most ``rows_together`` rows; those of one slot side by side, each where the one before it
+        ends. If it fails, none has been admitted.
+        """
+        runs = _runs(admitted)
+        try:
+            with torch.inference_mode():
+                if len(runs) == 1:
+                    hidden = (
+                        torch.cat([each.hidden for each in admitted]) if admitted[1:] else admitted[0].hidden
+                    )
+                    hidden = self.stage.forward(hidden, runs[0].position, runs[0].cache)
+                else:
+                    hidden = self.stage.forward_together(torch.cat([each.hidden for each in admitted]), runs)
+                self._settle()
+        except BaseException:
+            for run in runs:
+                run.cache.length = run.position
+            raise
+        return list(hidden.split([len(each.hidden) for each in admitted]))
+
+    def run_blocks(self, frame: Frame) -> torch.Tensor:
+        """``admit`` and ``run`` of one frame."""
+        return self.run([self.admit(frame)])[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Final norm and LM head: float32 ``[rows, vocab_size]``."""
@@ -115,6 +158,15 @@ class StageExecutor:
         """Wait for the device, so that durations are computing and not queueing."""
         if self.stage.device.type == "cuda":
             torch.cuda.synchronize(self.stage.device)
+
+
+def _runs(admitted: Sequence[Admitted]) -> list[Run]:
+    """Whose rows they are, one sequence after the other."""
+    runs = []
+    for slot, own in itertools.groupby(admitted, lambda each: each.slot):
+        first, *others = own
+        runs.append(Run(first.position, sum(len(each.hidden) for each in (first, *others)), slot))
+    return runs
 
 
 def payload_of(hidden: torch.Tensor) -> memoryview:

@@ -65,8 +65,12 @@ class BlockCache(CacheLayerMixin):
             seen.append(buffer[:, :, first : start + rows])
         return seen[0], seen[1]
 
-    def place(self, rows: int) -> tuple[int, int, int, int, int]:
-        """Make room for ``rows`` that native code writes (kernels.program): addresses, room, first row, window or 0."""
+    def place(self, position: int, rows: int) -> tuple[int, int, int, int, int]:
+        """Make room for ``rows`` at ``position`` that native code writes (kernels.program), after a seek.
+
+        Addresses, room, where the first row goes, window or 0.
+        """
+        self._length = position
         return *self._at, self._extend(rows), self.window or 0
 
     def _extend(self, rows: int) -> int:
@@ -144,11 +148,11 @@ class SlotCache(Cache):
             layer.seek(position)
         self.length, self.fence, self.floor = position, fence, max(self.floor, floor)
 
-    def places(self, rows: int) -> array[int]:
+    def places(self, position: int, rows: int) -> array[int]:
         """``BlockCache.place`` of every block, one after the other."""
         places = array("q")
         for layer in self.layers:
-            places.extend(layer.place(rows))
+            places.extend(layer.place(position, rows))
         return places
 
     def adopt(self, sequence: int, position: int, source: SlotCache, holder: int) -> None:

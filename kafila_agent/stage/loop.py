@@ -1,4 +1,4 @@
-"""A stage at work: one worker thread runs frames in order of arrival; the asyncio loop hears of results.
+"""A stage at work: one worker thread runs frames as ``waiting`` has them; the asyncio loop hears of results.
 
 At the head a token frame becomes hidden states of its own blocks and leaves for the next stage (alone in
 the ring it goes straight on); what comes back from the ring goes through final norm and LM head and is
@@ -8,21 +8,24 @@ sampled.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 
 from kafila_agent.edge.frame import Frame, Kind, StageTime
 from kafila_agent.stage.errors import StageError, VoidFrame
-from kafila_agent.stage.executor import StageExecutor, payload_of
+from kafila_agent.stage.executor import Admitted, StageExecutor, payload_of
+from kafila_agent.stage.waiting import Waiting, WaitingFrames
 
+_T = TypeVar("_T")
 # How many of the latest one-row steps the measured stage time is the median of.
 _STEPS_REMEMBERED = 64
 
@@ -58,7 +61,8 @@ class StageLoop:
         self._send, self._on_sampled, self._on_error = send, on_sampled, on_error
         self._awaits, self._sample = awaits, sample
         self._loop = asyncio.get_running_loop()
-        self._frames: queue.SimpleQueue[tuple[Frame, int] | None] = queue.SimpleQueue()
+        self._arriving: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self._waiting = WaitingFrames(executor.rows_together, self._returns)
         self._fences: dict[int, tuple[int, int]] = {}  # slot -> (sequence, its newest fence submitted)
         self._block_steps_ns: deque[int] = deque(maxlen=_STEPS_REMEMBERED)
         self._head_steps_ns: deque[int] = deque(maxlen=_STEPS_REMEMBERED)
@@ -69,12 +73,12 @@ class StageLoop:
         """Queue a frame, from the engine or from the previous stage. Never blocks."""
         if frame.kind in (Kind.TOKENS, Kind.HIDDEN) and not self._returns(frame):
             self._fences[frame.slot] = frame.sequence, frame.fence
-        self._frames.put((frame, time.monotonic_ns()))
+        self._arriving.put(Waiting(frame, time.monotonic_ns()))
 
     @property
     def queued_frames(self) -> int:
         """Frames waiting for the worker."""
-        return self._frames.qsize()
+        return self._arriving.qsize() + len(self._waiting)
 
     @property
     def measured_stage_s(self) -> float | None:
@@ -86,27 +90,40 @@ class StageLoop:
 
     async def close(self) -> None:
         """Drop what is queued, let the frame at work finish, and end the worker."""
-        while not self._frames.empty():
-            self._frames.get_nowait()
-        self._frames.put(None)
+        while not self._arriving.empty():
+            self._arriving.get_nowait()
+        self._arriving.put(None)
         await asyncio.to_thread(self._thread.join)
 
     def _work(self) -> None:
         self._executor.bind_thread()
-        while (item := self._frames.get()) is not None:
-            frame, submitted_ns = item
-            if frame.epoch != self._epoch:
-                self.stale_frames += 1
-                continue
-            try:
-                self._run(frame, submitted_ns)
-            except VoidFrame:
-                self.void_frames += 1
-            except StageError as error:
-                self._call(self._on_error, frame, error)
-            except Exception as error:  # the worker outlives any frame
-                named = StageError(f"{type(error).__name__}: {error}")
+        while self._take_in():
+            if self._waiting:
+                self._run(self._waiting.take(), time.monotonic_ns())
+
+    def _take_in(self) -> bool:
+        """All that has come, for which it waits if nothing is left to do; false at the end."""
+        while not (self._arriving.empty() and self._waiting):
+            waiting = self._arriving.get()
+            if waiting is None:
+                return False
+            self._waiting.put(waiting)
+        self.stale_frames += self._waiting.drop(lambda frame: frame.epoch != self._epoch)
+        self.void_frames += self._waiting.drop(self._is_overtaken)
+        return True
+
+    @contextlib.contextmanager
+    def _errors_told(self, *frames: Frame) -> Iterator[None]:
+        """What goes wrong within concerns these frames; the worker outlives any."""
+        try:
+            yield
+        except VoidFrame:
+            self.void_frames += len(frames)
+        except Exception as error:
+            named = error if isinstance(error, StageError) else StageError(f"{type(error).__name__}: {error}")
+            if named is not error:
                 named.__cause__ = error
+            for frame in frames:
                 self._call(self._on_error, frame, named)
 
     def _call(self, callback: Callable[..., object], *args: object) -> None:
@@ -117,19 +134,30 @@ class StageLoop:
             if not self._loop.is_closed():
                 raise
 
-    def _run(self, frame: Frame, submitted_ns: int) -> None:
-        started_ns = time.monotonic_ns()
-        queue_ns = started_ns - submitted_ns
-        if frame.kind is Kind.RELEASE:
-            self._tell_cache(self._executor.release, frame, queue_ns)
-        elif frame.kind is Kind.ADOPT:
-            self._tell_cache(self._executor.adopt, frame, queue_ns)
-        elif self._is_overtaken(frame):
-            raise VoidFrame
-        elif self._returns(frame):
-            self._finish(frame, self._returned(frame), started_ns, queue_ns)
+    def _run(self, group: list[Waiting], started_ns: int) -> None:
+        """Frames of one kind; those that concern the cache come alone."""
+        first = group[0].frame
+        if first.kind is Kind.RELEASE:
+            self._tell_cache(self._executor.release, group[0], started_ns)
+        elif first.kind is Kind.ADOPT:
+            self._tell_cache(self._executor.adopt, group[0], started_ns)
+        elif self._returns(first):
+            rows = [
+                _Rows(waiting.frame, hidden, started_ns - waiting.submitted_ns)
+                for waiting, hidden in self._each(group, self._returned)
+            ]
+            with self._errors_told(*(each.frame for each in rows)):
+                self._finish(rows, started_ns)
         else:
-            self._step(frame, started_ns, queue_ns)
+            self._step(self._each(group, self._executor.admit), started_ns)
+
+    def _each(self, group: list[Waiting], do: Callable[[Frame], _T]) -> list[tuple[Waiting, _T]]:
+        """What comes of each frame; where something goes wrong, it is told and the frame left out."""
+        done = []
+        for waiting in group:
+            with self._errors_told(waiting.frame):
+                done.append((waiting, do(waiting.frame)))
+        return done
 
     def _returns(self, frame: Frame) -> bool:
         """Whether it has been round the ring."""
@@ -137,56 +165,91 @@ class StageLoop:
 
     def _is_overtaken(self, frame: Frame) -> bool:
         """Whether a frame that waits here, or has passed, voids this one: what it would compute would be cropped."""
+        if frame.kind not in (Kind.TOKENS, Kind.HIDDEN):
+            return False
         sequence, fence = self._fences.get(frame.slot, (frame.sequence, 0))
         return sequence == frame.sequence and frame.fence < fence
 
-    def _tell_cache(self, tell: Callable[[Frame], None], frame: Frame, queue_ns: int) -> None:
+    def _tell_cache(self, tell: Callable[[Frame], None], waiting: Waiting, started_ns: int) -> None:
         """A frame that concerns the cache alone goes round once."""
+        frame = waiting.frame
         if self._is_head and frame.stage_times:
             return  # round the whole ring and back
-        tell(frame)
-        if not (self._is_head and self._is_last):
-            self._call(self._send, _timed(frame, 0, queue_ns))
+        with self._errors_told(frame):
+            tell(frame)
+            if not (self._is_head and self._is_last):
+                self._call(self._send, _timed(frame, 0, started_ns - waiting.submitted_ns))
 
-    def _step(self, frame: Frame, started_ns: int, queue_ns: int) -> None:
-        """The stage's own blocks."""
-        hidden = self._executor.run_blocks(frame)
-        skipped = frame.rows - frame.rows_wanted if self._is_last else 0
-        hidden = hidden[skipped:]
-        onward = replace(
+    def _step(self, admitted: list[tuple[Waiting, Admitted]], started_ns: int) -> None:
+        """The stage's own blocks. Every row has taken as long as all together: that is how long it was here."""
+        if not admitted:
+            return
+        with self._errors_told(*(waiting.frame for waiting, _ in admitted)):
+            results = self._executor.run([each for _, each in admitted])
+            rows = [
+                self._kept(waiting.frame, hidden)
+                for (waiting, _), hidden in zip(admitted, results, strict=True)
+            ]
+            is_alone = self._is_head and self._is_last
+            payloads = [b"" if is_alone else payload_of(hidden) for hidden in rows]
+            compute_ns = time.monotonic_ns() - started_ns
+            if sum(map(len, results)) == 1:
+                self._block_steps_ns.append(compute_ns)
+            onward = []
+            for (waiting, _), hidden, payload in zip(admitted, rows, payloads, strict=True):
+                frame = self._onward(waiting.frame, hidden, payload)
+                frame = _timed(frame, compute_ns, started_ns - waiting.submitted_ns)
+                onward.append(_Rows(frame, hidden, 0))
+            if is_alone:
+                self._finish(onward, time.monotonic_ns())
+            else:
+                for each in onward:
+                    self._call(self._send, each.frame)
+
+    def _kept(self, frame: Frame, hidden: torch.Tensor) -> torch.Tensor:
+        """The last stage gives the rows that are wanted alone."""
+        return hidden[frame.rows - frame.rows_wanted :] if self._is_last else hidden
+
+    def _onward(self, frame: Frame, hidden: torch.Tensor, payload: bytes | memoryview) -> Frame:
+        """What leaves this stage of ``frame``."""
+        return replace(
             frame,
             kind=Kind.HIDDEN,
             rows=hidden.shape[0],
-            position=frame.position + skipped,
+            position=frame.position + frame.rows - hidden.shape[0],
             dtype=self._executor.wire_dtype,
             width=hidden.shape[1],
-            payload=b"" if self._is_head and self._is_last else payload_of(hidden),
+            payload=payload,
         )
-        compute_ns = time.monotonic_ns() - started_ns
-        if frame.rows == 1:
-            self._block_steps_ns.append(compute_ns)
-        onward = _timed(onward, compute_ns, queue_ns)
-        if self._is_head and self._is_last:
-            self._finish(onward, hidden, time.monotonic_ns(), 0)
-        else:
-            self._call(self._send, onward)
 
     def _returned(self, frame: Frame) -> torch.Tensor:
         hidden = self._executor.hidden_states(frame)
         return hidden[frame.rows - frame.rows_wanted :]
 
-    def _finish(self, frame: Frame, hidden: torch.Tensor, started_ns: int, queue_ns: int) -> None:
-        """Norm, LM head and sampling of the rows wanted; the frame is told to ``on_sampled`` either way."""
+    def _finish(self, group: list[_Rows], started_ns: int) -> None:
+        """Norm, LM head and sampling of the rows wanted; each frame is told to ``on_sampled`` either way."""
         assert self._sample is not None
         assert self._on_sampled is not None
-        result = None
-        if frame.rows_wanted and self._awaits(frame):
-            with torch.inference_mode():
-                logits = self._executor.logits(hidden)
-                if frame.rows_wanted == 1:
-                    self._head_steps_ns.append(time.monotonic_ns() - started_ns)
-                result = self._sample(frame, logits)
-        self._call(self._on_sampled, _timed(frame, time.monotonic_ns() - started_ns, queue_ns), result)
+        counts = [len(rows.hidden) if len(rows.hidden) and self._awaits(rows.frame) else 0 for rows in group]
+        with torch.inference_mode():
+            wanted = torch.cat([rows.hidden[:count] for rows, count in zip(group, counts, strict=True)])
+            logits = self._executor.logits(wanted) if len(wanted) else wanted
+            if len(wanted) == 1:
+                self._head_steps_ns.append(time.monotonic_ns() - started_ns)
+            for rows, own in zip(group, logits.split(counts), strict=True):
+                with self._errors_told(rows.frame):
+                    result = self._sample(rows.frame, own) if len(own) else None
+                    compute_ns = time.monotonic_ns() - started_ns
+                    self._call(self._on_sampled, _timed(rows.frame, compute_ns, rows.queue_ns), result)
+
+
+@dataclass(slots=True)
+class _Rows:
+    """What goes on of a frame, its hidden states ``[rows, hidden_size]``, and how long it waited."""
+
+    frame: Frame
+    hidden: torch.Tensor
+    queue_ns: int
 
 
 def _timed(frame: Frame, compute_ns: int, queue_ns: int) -> Frame:

@@ -25,6 +25,7 @@ import multiprocessing
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,7 +41,7 @@ from kafila_agent.edge.fast_quic import IS_INSTALLED
 from kafila_agent.edge.frame import Dtype, Frame, Kind, parse_frame
 from kafila_agent.edge.session import EdgeSession
 from kafila_agent.identity import load_identity
-from kafila_agent.stage.executor import StageExecutor
+from kafila_agent.stage.executor import Admitted, StageExecutor
 from kafila_agent.stage.loop import StageLoop
 
 HOST = "127.0.0.1"
@@ -69,7 +70,7 @@ class PassingExecutor(StageExecutor):
 
     def __init__(self, hidden_size: int, compute_s: float, times: Times):
         self.stage = SimpleNamespace(  # type: ignore[assignment]
-            hidden_size=hidden_size, dtype=torch.bfloat16, device=torch.device("cpu")
+            hidden_size=hidden_size, dtype=torch.bfloat16, device=torch.device("cpu"), rows_together=1
         )
         self.wire_dtype = Dtype.BFLOAT16
         self.threads = 1
@@ -77,15 +78,18 @@ class PassingExecutor(StageExecutor):
         self._times = times
         self._matrix = torch.ones(64, 64)
 
-    def run_blocks(self, frame: Frame) -> torch.Tensor:
+    def admit(self, frame: Frame) -> Admitted:
         self._times.begun.append(time.monotonic_ns())
         hidden = self.hidden_states(frame)
         self._times.made.append(time.monotonic_ns())
+        return Admitted(None, frame.position, hidden)  # type: ignore[arg-type]
+
+    def run(self, admitted: Sequence[Admitted]) -> list[torch.Tensor]:
         stop = time.monotonic() + self._compute_s
         while time.monotonic() < stop:
             self._matrix @ self._matrix
         self._times.done.append(time.monotonic_ns())
-        return hidden
+        return [each.hidden for each in admitted]
 
 
 @dataclass(frozen=True)
