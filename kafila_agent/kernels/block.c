@@ -175,6 +175,7 @@ static void run_block(const step *s, const block *b, long at) {
   norm_rows(s, b->attention_norm, &b->q);
   multiply(s, &b->q, s->qkv, s->qkv_step, 0);
   multiply(s, &b->k, keys, s->qkv_step, 0);
+  if (b->v.bits != b->q.bits) norm_rows(s, b->attention_norm, &b->v);
   multiply(s, &b->v, values, s->qkv_step, 0);
   MEET
   place_rows(s, b, at);
@@ -236,6 +237,16 @@ static long take_seats(step *s, const place *places, const long *counts, long se
   return longest;
 }
 
+/* Bytes that a row has at most as the operand of a matrix. */
+static long most_operand_bytes(const block *b, long blocks) {
+  long bytes = 0;
+  for (long i = 0; i < blocks; i++) {
+    const matrix *all[] = {&b[i].q, &b[i].k, &b[i].v, &b[i].out, &b[i].gate, &b[i].up, &b[i].down};
+    for (int j = 0; j < 7; j++) bytes = most(bytes, kafila_operand_bytes(all[j]->columns, all[j]->bits));
+  }
+  return bytes;
+}
+
 /*
  * h [rows, hidden] through ``blocks`` blocks; cosine and sine [rows, dim] of the rows' positions. The rows are those of
  * ``sequences`` sequences, ``counts`` of each, one sequence after the other, which are kept at ``places [sequences,
@@ -243,11 +254,10 @@ static long take_seats(step *s, const place *places, const long *counts, long se
  */
 int kafila_blocks(const shape *of, const block *b, long blocks, const place *places, const long *counts,
                   long sequences, uint16_t *h, const uint16_t *cosine, const uint16_t *sine, int threads) {
-  long widest = most(of->hidden, most(of->inner, of->heads * of->dim));
   step s = {.of = of, .h = h, .cosine = cosine, .sine = sine};
   for (long q = 0; q < sequences; q++) s.rows += counts[q];
   s.qkv_step = (of->heads + 2 * of->kv_heads) * of->dim;
-  s.operand_step = kafila_operand_bytes(widest, b->q.bits);
+  s.operand_step = most_operand_bytes(b, blocks);
   char *shared = aligned_alloc(64, lay_out_shared(&s, 0));
   if (!shared) return -1;
   lay_out_shared(&s, shared);

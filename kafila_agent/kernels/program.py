@@ -163,9 +163,10 @@ def head_program(head: nn.Module, norm: torch.Tensor, epsilon: float) -> HeadPro
 
 
 def _suits(block: BlockParts) -> bool:
-    """Whether the kernels take its parts; what multiplies the same numbers must hold the same bits."""
+    """Whether the kernels take its parts; those that are multiplied with the same operands must hold the same bits."""
     bits = [_bits(linear) for linear in block.linears()]
-    return None not in bits and len(set(bits)) == 1 and all(map(_is_plain, block.norms()))
+    q, k, _, _, gate, up, _ = bits
+    return None not in bits and q == k and gate == up and all(map(_is_plain, block.norms()))
 
 
 def _is_plain(tensor: torch.Tensor | None) -> bool:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 # What decides where a token goes is small and sensitive.
 _ROUTER = re.compile(r"\.(gate|router)$")
+# The values that attention mixes, and what leaves the MLP: rounded to 4 bits they lose more than twice what all else
+# together loses (SmolLM2: 0.20 of 0.29 nats of mean KL), and they are a quarter of the bytes.
+_SENSITIVE = re.compile(r"\.(v_proj|qkv_proj|down_proj|c_proj)$")
 # GGUF encodings that are the same numbers as a packing's.
 _LOSSLESS = {"Q8_0": INT8, "Q4_0": INT4, "Q4_1": INT4}
 
@@ -40,9 +43,9 @@ def choose_packings(
 ) -> dict[str, Packing]:
     """Name of the module -> packing, for the matrices of ``model`` (on any device) that ``quant`` packs.
 
-    Those are plain linears and the plain embedding, with whole groups of columns. Embedding and LM head keep 8 bits,
-    unless ``encodings`` (GGUF's, by module) say that they are stored in the 4 that are wanted. Experts that a family
-    holds in one tensor are no linears and stay as they are.
+    Those are plain linears and the plain embedding, with whole groups of columns. Embedding and LM head, values and what
+    leaves the MLP keep 8 bits, unless ``encodings`` (GGUF's, by module) say that they are stored in the 4 that are
+    wanted. Experts that a family holds in one tensor are no linears and stay as they are.
     """
     wanted = PACKINGS.get(quant)
     if wanted is None:
@@ -57,7 +60,8 @@ def choose_packings(
             continue
         is_stored_so = _LOSSLESS.get((encodings or {}).get(name, "")) is wanted
         if columns % GROUP_COLUMNS == 0:
-            found[name] = wanted if ".layers." in name or is_stored_so else INT8
+            is_robust = ".layers." in name and not _SENSITIVE.search(name)
+            found[name] = wanted if is_robust or is_stored_so else INT8
     return found
 
 

@@ -42,7 +42,7 @@ def random_stage(
     narrow(config, 0, blocks)
     family = FAMILIES[config.model_type]
     stage_class = _stage_class(config, quant)
-    state = {name: _Random(tensor, dtype, quant) for name, tensor in _state(config, dtype, quant).items()}
+    state = {name: _Random(tensor, dtype) for name, tensor in _state(config, dtype, quant).items()}
     model = stage_class.from_pretrained(None, config=config, state_dict=state, dtype=dtype)
     return StageModel(model.to(device), family, describe_kv(config, family.name), 0, blocks, is_head=False)
 
@@ -102,8 +102,8 @@ def _state(config: PreTrainedConfig, dtype: torch.dtype, quant: str) -> dict[str
 class _Random:
     """A tensor made when the loader asks for it: one small random run, repeated; norms are near one."""
 
-    def __init__(self, like: torch.Tensor, dtype: torch.dtype, quant: str) -> None:
-        self.shape, self._dtype, self._quant = like.shape, dtype, quant
+    def __init__(self, like: torch.Tensor, dtype: torch.dtype) -> None:
+        self.shape, self._dtype = like.shape, dtype
         self._is_packed = like.dtype is torch.int32
 
     def __getitem__(self, _whole: object) -> torch.Tensor:
@@ -120,7 +120,7 @@ class _Random:
         return tensor
 
     def _packed(self) -> torch.Tensor:
-        tiles, pieces, _ = self.shape
-        packing = PACKINGS[self._quant]
+        tiles, pieces, words = self.shape
+        packing = next(one for one in PACKINGS.values() if one.piece_words == words)
         one = quantise(torch.randn(TILE_ROWS, pieces * packing.piece_columns) * 0.02, packing)
         return pack(one, packing).expand(tiles, -1, -1).contiguous()

@@ -10,8 +10,9 @@ from kafila_agent.kernels.packed_linear import PackedEmbedding, PackedLinear
 from kafila_agent.kernels.packing import INT4, INT8, PACKINGS, unpack
 from kafila_agent.model.blocks import load_stage
 from kafila_agent.model.facts import describe_model
+from kafila_agent.model.families import skeleton
 from kafila_agent.model.manifest import read_manifest
-from kafila_agent.model.packed import read_packed
+from kafila_agent.model.packed import choose_packings, read_packed
 from kafila_agent.model.tensors import TensorEntry
 from kafila_agent.model.weights import read_tensor
 
@@ -37,8 +38,16 @@ def test_which_matrices_are_packed(checkpoint, quant: str) -> None:
     manifest = read_manifest(checkpoint("mixtral", tied=False))
     packings = manifest.packings(quant)
     assert packings["model.layers.0.self_attn.q_proj"] is PACKINGS[quant]
+    assert packings["model.layers.0.self_attn.v_proj"] is INT8
     assert packings["model.embed_tokens"] is packings["lm_head"] is INT8
     assert not any(name.endswith((".gate", "norm")) for name in packings)
+
+
+def test_what_a_file_holds_in_4_bits_stays_so_where_all_else_is_sensitive(checkpoint) -> None:
+    model = skeleton(read_manifest(checkpoint("llama", tied=False)).model_config)
+    down, values = "model.layers.0.mlp.down_proj", "model.layers.0.self_attn.v_proj"
+    packings = choose_packings(model, "int4", {down: "Q4_1", values: "Q6_K"})
+    assert (packings[down], packings[values]) == (INT4, INT8)
 
 
 @QUANTS
