@@ -10,7 +10,9 @@ program on the machine can only miss.
 from __future__ import annotations
 
 import argparse
+import functools
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -18,6 +20,7 @@ from kafila_agent.edge.frame import Frame, Kind
 from kafila_agent.model.blocks import load_stage
 from kafila_agent.model.manifest import read_manifest
 from kafila_agent.stage.executor import StageExecutor, payload_of
+from tests.bench.rows import options_and_rows
 from tests.bench.speculation import smollm2
 
 ROWS = (2, 3, 4, 6, 8)
@@ -83,18 +86,29 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=40)
-    options = parser.parse_args()
+    options, rows = options_and_rows("batching", parser)
     torch.manual_seed(0)
     for precision in options.precisions:
-        stage = Stage(precision, options.blocks, options.threads)
+        stage = functools.cache(Stage)
         for count in ROWS:
-            for label, rows in (("of one", stage.of_one(count)), ("of several", stage.of_several(count))):
-                apart_s, together_s, alike = compare(stage, rows, options.repeats)
-                print(
-                    f"{precision:14} {count} rows {label:10}  {apart_s / together_s:4.2f} times as fast"
-                    f" ({together_s * 1e3:.2f} ms)  {'alike to the bit' if alike else 'NOT ALIKE'}",
-                    flush=True,
+            for whose in ("of one", "of several"):
+                rows.measure(
+                    (precision, options.threads, options.blocks, count, whose),
+                    functools.partial(_row, precision, options, count, whose, stage),
                 )
+
+
+def _row(
+    precision: str, options: argparse.Namespace, count: int, whose: str, stage_of: Callable[..., Stage]
+) -> dict:
+    stage = stage_of(precision, options.blocks, options.threads)
+    which = stage.of_one(count) if whose == "of one" else stage.of_several(count)
+    apart_s, together_s, alike = compare(stage, which, options.repeats)
+    told = (
+        f"{precision:14} {count} rows {whose:10}  {apart_s / together_s:4.2f} times as fast"
+        f" ({together_s * 1e3:.2f} ms)  {'alike to the bit' if alike else 'NOT ALIKE'}"
+    )
+    return {"apart_s": apart_s, "together_s": together_s, "alike": alike, "row": told}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How fast an edge moves a prompt over a lossy line, by congestion control and datagram size (root, Linux).
 
-    python tests/bench/congestion.py [--rtt-ms 100] [--loss 0 1] [--mib 1]
+    python -m tests.bench.congestion [--rtt-ms 100] [--loss 0 1] [--mib 1]
 
 Real endpoints in the laboratory of tests/natlab. "probed" is what an edge does: the largest datagram that its path
 carries. A line loses so many datagrams in each direction.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import logging
 import statistics
 import tempfile
@@ -21,6 +22,7 @@ import structlog
 from kafila_agent.edge import congestion
 from kafila_agent.edge.edge import Edge
 from kafila_agent.edge.paths import DATAGRAM_BYTES
+from tests.bench.rows import options_and_rows
 from tests.natlab.lab import Lab, why_not
 from tests.natlab.world import World
 
@@ -73,23 +75,25 @@ def main() -> None:
     parser.add_argument("--loss", type=float, nargs="*", default=[0.0, 1.0])
     parser.add_argument("--mib", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=2)
-    options = parser.parse_args()
+    options, rows = options_and_rows("congestion", parser)
     if reason := why_not():
         print(f"left out: {reason}")
         return
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    size = int(options.mib * (1 << 20))
-    print(
-        f"Mbit/s of {options.mib:g} MiB at {options.rtt_ms:g} ms" + "".join(f"{name:>10}" for name in SIZES)
-    )
     for loss in options.loss:
         for control in CONTROLS:
-            took = [
-                asyncio.run(measure(control, sizes, options.rtt_ms, loss, size, options.repeats))
-                for sizes in SIZES.values()
-            ]
-            row = "".join(f"{size * 8 / each_s / 1e6:10.2f}" for each_s in took)
-            print(f"{loss:4g} % lost, {control:8}{'':12}{row}", flush=True)
+            key = (f"{options.mib:g} MiB", f"{options.rtt_ms:g} ms", f"{loss:g} % lost", control)
+            rows.measure(key, functools.partial(_row, key, loss, control, options))
+
+
+def _row(key: tuple[str, ...], loss: float, control: str, options: argparse.Namespace) -> dict:
+    size = int(options.mib * (1 << 20))
+    took_s = {
+        name: asyncio.run(measure(control, sizes, options.rtt_ms, loss, size, options.repeats))
+        for name, sizes in SIZES.items()
+    }
+    told = "".join(f"  {name} {size * 8 / each_s / 1e6:6.2f}" for name, each_s in took_s.items())
+    return {"took_s": took_s, "row": f"{', '.join(key)}: Mbit/s by datagram{told}"}
 
 
 if __name__ == "__main__":

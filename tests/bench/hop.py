@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import itertools
 import logging
 import multiprocessing
@@ -43,6 +44,7 @@ from kafila_agent.edge.session import EdgeSession
 from kafila_agent.identity import load_identity
 from kafila_agent.stage.executor import Admitted, StageExecutor
 from kafila_agent.stage.loop import StageLoop
+from tests.bench.rows import options_and_rows
 
 HOST = "127.0.0.1"
 SESSION = bytes(16)
@@ -223,17 +225,31 @@ def measure(ring: Ring) -> list[tuple[float, ...]]:
     return hops
 
 
-def show(name: str, hops: list[tuple[float, ...]], *, parts: bool) -> float:
-    whole = sorted(sum(hop) for hop in hops)
-    median = statistics.median(whole)
-    print(f"{name:55} median {median * 1e3:6.2f} ms, p99 {whole[len(whole) * 99 // 100] * 1e3:6.2f} ms")
-    for number, part in enumerate(PARTS if parts else ()):
-        values = sorted(hop[number] for hop in hops)
-        print(
-            f"    {part:16}{statistics.median(values) * 1e6:8.0f} µs   p99 "
-            f"{values[len(values) * 99 // 100] * 1e6:8.0f} µs"
+def _row(name: str, ring: Ring) -> dict:
+    """Medians and 99th percentiles; of the hop that is measured against its bar, of each part too."""
+    hops = measure(ring)
+    median, high = _spread([sum(hop) for hop in hops])
+    told = [f"{name:55} median {median * 1e3:6.2f} ms, p99 {high * 1e3:6.2f} ms"]
+    parts = {part: _spread([hop[number] for hop in hops]) for number, part in enumerate(PARTS)}
+    if ring.hidden == 4096:
+        told += [
+            f"    {part:16}{one * 1e6:8.0f} µs   p99 {two * 1e6:8.0f} µs"
+            for part, (one, two) in parts.items()
+        ]
+    if (ring.hidden, ring.datagram_bytes[0], ring.members) == (4096, 1452, 2):
+        # Four stages of an 8B model in 16 bits, each reading a quarter of 16 GB at 200 GB/s.
+        stages_s = 16e9 / 200e9
+        told.append(
+            f"    four such hops are {4 * median / (4 * median + stages_s):.1%} of a token that four machines of"
+            f" 200 GB/s compute in {stages_s * 1e3:.0f} ms"
         )
-    return median
+    return {"median_s": median, "p99_s": high, "parts_s": parts, "row": "\n".join(told)}
+
+
+def _spread(values: list[float]) -> tuple[float, float]:
+    """Median and 99th percentile."""
+    ordered = sorted(values)
+    return statistics.median(ordered), ordered[len(ordered) * 99 // 100]
 
 
 def main() -> None:
@@ -247,7 +263,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--compute-ms", type=float, default=0.0)
     parser.add_argument("--library", nargs="*", choices=LIBRARIES, default=LIBRARIES)
-    options = parser.parse_args()
+    options, rows = options_and_rows("hop", parser)
 
     def ring(members: int, hidden: int, datagram: int, library: str) -> Ring:
         sizes = (datagram,) if datagram == 1200 else (datagram, 1200)
@@ -260,14 +276,8 @@ def main() -> None:
         for hidden in options.hidden:
             for members in options.members if hidden == 4096 else options.members[:1]:
                 name = f"{library}, {hidden * 2 * options.rows} bytes, {members} members, datagrams of {datagram}"
-                median = show(name, measure(ring(members, hidden, datagram, library)), parts=hidden == 4096)
-                if (hidden, datagram, members) == (4096, 1452, 2):
-                    # Four stages of an 8B model in 16 bits, each reading a quarter of 16 GB at 200 GB/s.
-                    stages_s = 16e9 / 200e9
-                    print(
-                        f"    four such hops are {4 * median / (4 * median + stages_s):.1%} of a token that four "
-                        f"machines of 200 GB/s compute in {stages_s * 1e3:.0f} ms"
-                    )
+                do = functools.partial(_row, name, ring(members, hidden, datagram, library))
+                rows.measure((name, options.rounds, options.compute_ms), do)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What users of one session get: TTFT, ITL and throughput at 1, 4 and 16 at once: `python tests/bench/load.py`.
+"""What users of one session get: TTFT, ITL and throughput at 1, 4 and 16 at once: `python -m tests.bench.load`.
 
 Real processes on this machine: a rendezvous, three agents, SmolLM2-135M in bfloat16; each member's API has its users.
 The prompts differ, so that none is prefilled for another. Medians, and the 95th percentile in brackets; one table
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import statistics
 import time
@@ -20,6 +21,7 @@ import httpx2
 from kafila_agent.ctl.demo import _packaged_model
 from kafila_agent.ctl.local_fleet import LocalFleet
 from kafila_proto import agent_pb2 as pb
+from tests.bench.rows import options_and_rows
 
 NAMES = ("desk", "laptop", "tower")
 
@@ -62,7 +64,7 @@ async def ask(http: httpx2.AsyncClient, url: str, model: str, number: int, token
     return Answered(ttft_s, gaps_s, counted)
 
 
-async def measure(urls: Sequence[str], model: str, users: int, requests: int, tokens: int) -> list[str]:
+async def measure(urls: Sequence[str], model: str, users: int, requests: int, tokens: int) -> dict:
     """One row: each user asks again as soon as it is answered."""
     waiting = iter(range(users * requests))
     answered: list[Answered] = []
@@ -75,14 +77,11 @@ async def measure(urls: Sequence[str], model: str, users: int, requests: int, to
         started = time.monotonic()
         await asyncio.gather(*(use(place) for place in range(users)))
         took_s = time.monotonic() - started
-    gaps_s = [gap for each in answered for gap in each.gaps_s]
-    return [
-        str(users),
-        spread([each.ttft_s for each in answered]),
-        spread(gaps_s),
-        f"{sum(each.tokens for each in answered) / took_s:.1f}",
-        str(len(answered)),
-    ]
+    ttft = spread([each.ttft_s for each in answered])
+    itl = spread([gap for each in answered for gap in each.gaps_s])
+    rate = sum(each.tokens for each in answered) / took_s
+    told = f"{users:2} users  TTFT {ttft} ms  ITL {itl} ms  {rate:5.1f} tokens/s in all  {len(answered)} requests"
+    return {"users": users, "ttft_ms": ttft, "itl_ms": itl, "tokens_per_s": rate, "row": told}
 
 
 def spread(values_s: Sequence[float]) -> str:
@@ -117,15 +116,19 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--requests", type=int, default=2, help="of each user")
     parser.add_argument("--concurrency", type=int, default=4, help="sequences in the ring at once")
-    options = parser.parse_args()
+    options, rows = options_and_rows("load", parser)
+    keys = {users: (users, options.requests, options.tokens, options.concurrency) for users in (1, 4, 16)}
+    if not rows.are_due(*keys.values()):
+        for key in keys.values():
+            rows.measure(key, dict)
+        return
     model = _packaged_model()
     with LocalFleet({name: ["--model-dir", str(model.parent)] for name in NAMES}) as fleet:
         urls, name = form(fleet, str(model), options.concurrency)
         asyncio.run(measure(urls, name, 1, 1, 4))  # the edges that are opened on demand
-        print("| users | TTFT, ms | ITL, ms | tokens/s, all | requests |\n|---|---|---|---|---|")
-        for users in (1, 4, 16):
-            row = asyncio.run(measure(urls, name, users, options.requests, options.tokens))
-            print(f"| {' | '.join(row)} |", flush=True)
+        for users, key in keys.items():
+            work = functools.partial(measure, urls, name, users, options.requests, options.tokens)
+            rows.measure(key, lambda work=work: asyncio.run(work()))
 
 
 if __name__ == "__main__":

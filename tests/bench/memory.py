@@ -1,6 +1,6 @@
 """What an agent's stage really takes of memory and of time to load, against the plan and a plain read.
 
-    python tests/bench/memory.py [--context 256] [--concurrency 2] [--precisions bfloat16 ...] [--out build/bench.json]
+    python -m tests.bench.memory [--context 256] [--concurrency 2] [--precisions bfloat16 ...]
 
 Each precision in a process of its own, SmolLM2 whole: bytes beyond the imports at the peak over ``needs_bytes``, and
 seconds to load over those of reading the same files into fresh memory. As root on Linux the process lives in a control
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -21,40 +22,44 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+from tests.bench.rows import options_and_rows
+
 PRECISIONS = ("bfloat16", "bfloat16/int8", "bfloat16/int4", "float32")
 ADMITTED_SHARE = 0.95
 _V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 
 
 def main() -> None:
-    """Print one line for each precision; write them as JSON. ``--inside`` is the process that is measured."""
+    """Print one line for each precision. ``--inside`` is the process that is measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--concurrency", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--inside", choices=PRECISIONS)
-    options = parser.parse_args()
+    options, rows = options_and_rows("memory", parser)
     if options.inside:
         _inside(options.inside, options.context, options.concurrency)
         return
-    rows = [_measure(precision, options) for precision in options.precisions]
-    for row in rows:
-        print(
-            f"{row['precision']:14} needs {row['needs_bytes'] / 1e6:6.0f} MB, took {row['taken_bytes'] / 1e6:6.0f}"
-            f" ({row['taken_bytes'] / row['needs_bytes']:.2f}x) over {row['imports_bytes'] / 1e6:.0f} of imports;"
-            f" loaded in {row['load_s']:.1f} s, read in {row['read_s']:.2f} s; {row['limit']}"
-        )
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    known = json.loads(options.out.read_text()) if options.out.exists() else {}
-    options.out.write_text(json.dumps(known | {"memory": rows}, indent=1))
+    for precision in options.precisions:
+        key = (precision, options.context, options.concurrency)
+        rows.measure(key, functools.partial(_row, precision, options))
+
+
+def _row(precision: str, options: argparse.Namespace) -> dict:
+    seen = _measure(precision, options)
+    told = (
+        f"{precision:14} needs {seen['needs_bytes'] / 1e6:6.0f} MB, took {seen['taken_bytes'] / 1e6:6.0f}"
+        f" ({seen['taken_bytes'] / seen['needs_bytes']:.2f}x) over {seen['imports_bytes'] / 1e6:.0f} of imports;"
+        f" loaded in {seen['load_s']:.1f} s, read in {seen['read_s']:.2f} s; {seen['limit']}"
+    )
+    return seen | {"row": told}
 
 
 def _measure(precision: str, options: argparse.Namespace) -> dict:
     with _control_group() as group:
         process = subprocess.Popen(
             [
-                *(sys.executable, __file__, "--inside", precision),
+                *(sys.executable, "-m", "tests.bench.memory", "--inside", precision),
                 *("--context", str(options.context), "--concurrency", str(options.concurrency)),
             ],
             stdin=subprocess.PIPE,

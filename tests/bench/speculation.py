@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from kafila_proto import agent_pb2 as pb
-from tests.lab.run import Kept
+from tests.kept import Kept
 from tests.natlab.asking import Answer, ask
 from tests.natlab.fleet import LabFleet
 from tests.natlab.lab import Lab, why_not

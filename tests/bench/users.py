@@ -25,7 +25,7 @@ from kafila_planner.planner import plan_ring
 from kafila_planner.ring import Refusal
 from kafila_proto import agent_pb2 as pb
 from tests.bench.speculation import smollm2
-from tests.lab.run import Kept
+from tests.kept import Kept
 from tests.natlab.asking import Answer, ask
 from tests.natlab.fleet import LabFleet
 from tests.natlab.lab import Lab, why_not

@@ -12,8 +12,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from tests.kept import Kept
 from tests.lab.fleets import FLEETS, SMALL_ANCHOR, TWO_HOUSES, FleetFacts
 from tests.lab.laboratory import Laboratory
 from tests.lab.measure import run_patiently
@@ -27,20 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/lab"
 NAT_PAIRS, UNPACED = "nat-pairs", "unpaced"
 EVERY_FLEET = {**FLEETS, SMALL_ANCHOR.name: SMALL_ANCHOR, TWO_HOUSES.name: TWO_HOUSES}
-
-
-class Kept:
-    """Records by key in one file of JSON, written anew at each addition."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.records: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-
-    def add(self, key: str, record: Any) -> None:
-        """Keep a record."""
-        self.records[key] = record
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        self._file.write_text(json.dumps(self.records, indent=1))
 
 
 def run_fleet(fleet: FleetFacts, directory: Path, kept: Kept, is_time_up: Callable[[], bool]) -> bool:
