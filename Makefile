@@ -58,9 +58,10 @@ wheel: setup
 	build/wheel/bin/pip install --quiet --disable-pip-version-check dist/kafila-*.whl
 	cd build && wheel/bin/kafila-ctl plan ../docs/fleet.json && wheel/bin/kafila-rendezvous --help >/dev/null
 
-bench: setup
-	for bench in tests/bench/*.py; do \
-		echo "== $$bench"; $(BIN)/python -m tests.bench.$$(basename $$bench .py) || exit 1; done
+# Alone on the machine, about 25 minutes, as root on Linux for the rows over emulated networks. It goes on where it was
+# stopped, from the rows in build; make bench ARGS="--seconds 300", or ARGS="stage hop" for some.
+bench: setup tools
+	$(BIN)/python -m tests.bench.all $(ARGS)
 
 # The laboratory: as root on Linux, an hour and a half alone on the machine; make lab FLEET=lan runs one fleet. It goes on
 # where it was interrupted: build/lab holds what has been seen, and docs/EVALUATION.md is written from that.

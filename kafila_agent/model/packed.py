@@ -43,9 +43,9 @@ def choose_packings(
 ) -> dict[str, Packing]:
     """Name of the module -> packing, for the matrices of ``model`` (on any device) that ``quant`` packs.
 
-    Those are plain linears and the plain embedding, with whole groups of columns. Embedding and LM head, values and what
-    leaves the MLP keep 8 bits, unless ``encodings`` (GGUF's, by module) say that they are stored in the 4 that are
-    wanted. Experts that a family holds in one tensor are no linears and stay as they are.
+    Those are plain linears and the plain embedding, with whole groups of columns. Embedding and LM head, values and
+    what leaves the MLP keep 8 bits, unless ``encodings`` (GGUF's, by module) say that they are stored in the 4 that
+    are wanted. Experts that a family holds in one tensor are no linears and stay as they are.
     """
     wanted = PACKINGS.get(quant)
     if wanted is None:

@@ -6,7 +6,8 @@
 SmolLM2 in three stages. *guesses*: the same request without and with, in turn, which must answer alike; ratios of
 tokens/s after the first; with ``--draft`` the model guesses for itself in 4 bits. *users*: stages paced as slow
 machines (``kafila_agent/pace.py``), guesses off; four users can have min(4, T / tau) times what one has, T the circuit
-and tau the slowest stage. ``tests.bench.speculation`` and ``tests.bench.users`` measure the same over real edges.
+and tau the slowest stage, if each row goes alone; rows that wait go together, which may give more.
+``tests.bench.speculation`` and ``tests.bench.users`` measure the same over real edges.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from kafila_agent.model.manifest import read_manifest
 from kafila_agent.pace import Pace
 from kafila_agent.stage.executor import StageExecutor
 from tests.agent.head.real_ring import RealRing
+from tests.bench.rows import Rows, options_and_rows
 from tests.bench.speculation import PROMPTS, smollm2
 
 RANGES = [(0, 8), (8, 19), (19, 30)]
@@ -63,47 +65,59 @@ def start(delay_s: float, draft: bool) -> tuple[RealRing, DraftModel | None]:
     return rings[0], model
 
 
-async def measure_guesses(delay_ms: float, options: argparse.Namespace) -> None:
+async def measure_guesses(delay_ms: float, options: argparse.Namespace, rows: Rows) -> None:
+    way = "draft" if options.draft else "lookup"
+    keys = {name: ("guesses", way, f"{delay_ms:g} ms", name, f"{options.tokens} tokens") for name in PROMPTS}
+    if not rows.are_due(*keys.values()):
+        rows.show(*keys.values())
+        return
     ring, draft = start(delay_ms / 1e3, options.draft)
     await answer(ring, "Hello", 12, speculation=False)
-    for name, words in PROMPTS.items():
-        plain, plain_rate = await answer(ring, words, options.tokens, speculation=False)
-        guessed, rate = await answer(ring, words, options.tokens, speculation=True)
-        assert plain == guessed, f"{name}: the answers differ"
-        way = "draft" if options.draft else "lookup"
-        print(
-            f"{delay_ms:5.0f} ms  {name:10} plain {plain_rate:6.2f}/s  {way} {rate:6.2f}/s  {rate / plain_rate:5.2f}x"
-            f"  (T {ring.engine._tempo.circuit_s * 1e3:.0f} ms, interval {ring.engine._tempo.interval_s * 1e3:.0f} ms)",
-            flush=True,
-        )
+    for name, key in keys.items():
+        if rows.are_due(key):
+            rows.keep(
+                key, await _guess(ring, f"{delay_ms:5.0f} ms  {name:10}", PROMPTS[name], options.tokens, way)
+            )
+        else:
+            rows.show(key)
     await ring.close()
     if draft is not None:
         await draft.close()
 
 
-async def measure_users(share: float, options: argparse.Namespace) -> None:
+async def _guess(ring: RealRing, label: str, words: str, tokens: int, way: str) -> dict:
+    plain, plain_rate = await answer(ring, words, tokens, speculation=False)
+    guessed, rate = await answer(ring, words, tokens, speculation=True)
+    assert plain == guessed, f"{label}: the answers differ"
+    tempo = ring.engine._tempo
+    told = (
+        f"{label} plain {plain_rate:6.2f}/s  {way} {rate:6.2f}/s  {rate / plain_rate:5.2f}x"
+        f"  (T {tempo.circuit_s * 1e3:.0f} ms, interval {tempo.interval_s * 1e3:.0f} ms)"
+    )
+    return {"plain_per_s": plain_rate, "guessed_per_s": rate, "row": told}
+
+
+async def measure_users(share: float, tokens: int) -> dict:
     """Equal paced stages; the hops make up the share."""
     pace = Pace(1e15, 1e15, overhead_s=STAGE_S)
     delay_s = STAGE_S * share / (1 - share)
     paced = {"paces": [pace] * len(RANGES), "delay_s": delay_s, "speculation": Speculation(most_rows=0)}
     ring = RealRing(smollm2(), RANGES, **SIZES, dtype="bfloat16", prefill_chunk=256, **paced)
-    _, one = await answer(ring, "Name a colour.", options.tokens, speculation=False)
+    _, one = await answer(ring, "Name a colour.", tokens, speculation=False)
     stages_s = ring.engine.measured().stage_compute_s
     slowest_s = max(stages_s[0] + stages_s[-1], *stages_s[1:-1])
     questions = ("Name a colour.", "Name a river.", "Name a town.", "Name a tree.")
-    many = await asyncio.gather(
-        *(answer(ring, words, options.tokens, speculation=False) for words in questions)
-    )
+    many = await asyncio.gather(*(answer(ring, words, tokens, speculation=False) for words in questions))
     rates = [rate for _, rate in many]
     bound = min(USERS, 1 / one / slowest_s)
     gain = sum(rates) / one
-    print(
+    told = (
         f"share {share:4.2f} (measured {ring.engine.measured().network_share:4.2f})  T {1e3 / one:5.0f} ms  tau"
         f" {slowest_s * 1e3:3.0f} ms  one {one:5.2f}/s  four {' '.join(f'{rate:5.2f}' for rate in rates)}"
-        f"  gain {gain:4.2f} of {bound:4.2f}: {gain / bound:5.1%}",
-        flush=True,
+        f"  gain {gain:4.2f} of {bound:4.2f}: {gain / bound:5.1%}"
     )
     await ring.close()
+    return {"one_per_s": one, "four_per_s": rates, "bound": bound, "row": told}
 
 
 def main() -> None:
@@ -115,12 +129,13 @@ def main() -> None:
     parser.add_argument("--shares", type=float, nargs="+", default=[0.12, 0.5, 0.9])
     parser.add_argument("--draft", action="store_true")
     parser.add_argument("--tokens", type=int, default=40)
-    options = parser.parse_args()
+    options, rows = options_and_rows("full_ring", parser)
     torch.set_num_threads(1)
     for delay_ms in options.delays_ms if "guesses" in options.what else ():
-        asyncio.run(measure_guesses(delay_ms, options))
+        asyncio.run(measure_guesses(delay_ms, options, rows))
     for share in options.shares if "users" in options.what else ():
-        asyncio.run(measure_users(share, options))
+        key = ("users", f"share {share:g}", f"{options.tokens} tokens")
+        rows.measure(key, lambda share=share: asyncio.run(measure_users(share, options.tokens)))
 
 
 if __name__ == "__main__":

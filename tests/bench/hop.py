@@ -1,6 +1,6 @@
 """What a hop costs: from one stage's output to the next stage's input, on loopback, part by part.
 
-    python tests/bench/hop.py [--members 2] [--hidden 4096] [--datagram 1452] [--compute-ms 0] ...
+    python -m tests.bench.hop [--members 2] [--hidden 4096] [--datagram 1452] [--compute-ms 0] ...
 
 A ring of processes passes one frame round, each over its real edges and through a real stage loop, whose blocks do
 nothing (or multiply matrices for a while). One machine has one clock, so each part can be timed; between machines

@@ -119,8 +119,7 @@ def main() -> None:
     options, rows = options_and_rows("load", parser)
     keys = {users: (users, options.requests, options.tokens, options.concurrency) for users in (1, 4, 16)}
     if not rows.are_due(*keys.values()):
-        for key in keys.values():
-            rows.measure(key, dict)
+        rows.show(*keys.values())
         return
     model = _packaged_model()
     with LocalFleet({name: ["--model-dir", str(model.parent)] for name in NAMES}) as fleet:

@@ -27,6 +27,11 @@ class Rows:
         self._kept = Kept(BUILD / f"{name}.json")
         self._until_s = time.monotonic() + seconds
 
+    @property
+    def records(self) -> dict[str, dict[str, Any]]:
+        """All that is kept, of earlier runs too."""
+        return self._kept.records
+
     def are_due(self, *keys: Hashable) -> bool:
         """Whether any of these is to be measured now."""
         left = [key for key in keys if _text(key) not in self._kept.records]
@@ -35,9 +40,20 @@ class Rows:
     def measure(self, key: Hashable, do: Callable[[], dict[str, Any]]) -> None:
         """Measure what ``key`` names, unless it was or time is up. ``do`` gives figures, and the line ``row``."""
         if self.are_due(key):
-            self._kept.add(_text(key), do())
-        if record := self._kept.records.get(_text(key)):
-            print(record["row"], flush=True)
+            self.keep(key, do())
+        else:
+            self.show(key)
+
+    def keep(self, key: Hashable, record: dict[str, Any]) -> None:
+        """Keep and print what was measured."""
+        self._kept.add(_text(key), record)
+        self.show(key)
+
+    def show(self, *keys: Hashable) -> None:
+        """Print those that are kept."""
+        for key in map(_text, keys):
+            if key in self.records:
+                print(self.records[key]["row"], flush=True)
 
 
 def _text(key: Hashable) -> str:

@@ -5,10 +5,11 @@
 
 Three unequal members stand for slower machines (``kafila-agent --pace``) and hold SmolLM2; the hops are as long as the
 network share asks for. One user's rate gives the circuit T, the stages' own clocks the bottleneck tau; four users at
-once can have min(4, T / tau) times one user's rate, and that is the bound. Emulated time is slow enough for hops, real
-computing and five processes on two cores to hide in it. Guessing ahead is off. One fleet of agents for all rows, each
-printed as it comes and kept in build/users.json: a bench that was stopped (``--seconds``: begin nothing after) goes on
-where it was. Needs what tests/natlab needs.
+once can have min(4, T / tau) times one user's rate if each row goes alone, and that is the bound; rows that wait at a
+stage go together, which may give more. Emulated time is slow enough for hops, real computing and five processes on two
+cores to hide in it. Guessing ahead is off. One fleet of agents for all rows, each printed as it comes and kept in
+build/users.json: a bench that was stopped (``--seconds``: begin nothing after) goes on where it was. Needs what
+tests/natlab needs.
 """
 
 from __future__ import annotations
