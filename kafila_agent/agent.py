@@ -13,7 +13,7 @@ import structlog
 
 from kafila_agent.checks import examine
 from kafila_agent.config import AgentConfig, url_here
-from kafila_agent.control.link import RendezvousLink
+from kafila_agent.control.link import Attachment, RendezvousLink
 from kafila_agent.control.local import AgentError, ControlSocket, Fault
 from kafila_agent.control.pin import LinkError
 from kafila_agent.edge.endpoint import EdgeEndpoint
@@ -88,21 +88,20 @@ class Agent:
         self._entry = Entry(self._machine)
         link.on_message = self._receive
         link.on_lost = self._lost
-        link.on_attached = lambda attachment: self._attached()
+        link.on_attached = self._attached
         vantage = Vantage(endpoint, lambda: _reflector(link))
         await self._open_local(metrics, vantage)
         # What a session needs is imported while nobody waits for it yet.
         self._importing = asyncio.create_task(
             asyncio.to_thread(importlib.import_module, "kafila_agent.imports")
         )
-        self._tasks = [self._importing, asyncio.create_task(self._machine.carry_out_posts())]
-        self._tasks.append(asyncio.create_task(vantage.keep()))
+        self._tasks = [self._importing, asyncio.create_task(vantage.keep())]
         if port_mapping is not None:
             self._tasks.append(asyncio.create_task(port_mapping.keep()))
         await self._attach(link)
         await self._importing
         await self._open_api()
-        if link.state == "attached":
+        if link.attachment is not None:
             self.entry.resume()
 
     def _open_endpoint(self, identity: Identity, metrics: AgentMetrics) -> EdgeEndpoint:
@@ -190,8 +189,10 @@ class Agent:
         self.entry.receive(message)
         self._changed()
 
-    def _attached(self) -> None:
-        if self._api is not None:  # else ``start`` is not done yet, and resumes itself
+    def _attached(self, attachment: Attachment) -> None:
+        if (
+            self._api is not None and not attachment.goes_on
+        ):  # without an API ``start`` is not done, and resumes itself
             self.entry.resume()
         self._changed()
 

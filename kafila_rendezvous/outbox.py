@@ -1,43 +1,68 @@
-"""What waits to be written to one agent: bounded, because an agent may stop reading and others may go on talking."""
+"""What is said to one agent, over one stream after the other: bounded, because an agent may stop reading."""
 
 from __future__ import annotations
 
 import asyncio
 
-from kafila_proto.rendezvous_pb2 import ToAgent
-
-MAX_MESSAGES = 4096
-MAX_BYTES = 2 << 20  # what lets more than that pile up is not reading
+from kafila_proto.conversation import Conversation
+from kafila_proto.rendezvous_pb2 import FromAgent, ToAgent, Welcome
 
 
 class Outbox:
-    """Messages in order, and the end of the stream behind them."""
+    """The rendezvous's half of a conversation, and the streams that it is held on: at most one at a time."""
 
     def __init__(self) -> None:
-        self._waiting: asyncio.Queue[ToAgent | None] = asyncio.Queue()
-        self._bytes = 0
+        self._conversation = Conversation(ToAgent)
+        self._stream = 0  # the number of the present stream
+        self._is_ending = False
+        self._news = asyncio.Event()
 
-    def put(self, message: ToAgent) -> bool:
-        """Say ``message`` behind what was said before; False where too much is waiting already."""
-        if self._waiting.qsize() >= MAX_MESSAGES or self._bytes >= MAX_BYTES:
-            return False
-        self._bytes += message.ByteSize()
-        self._waiting.put_nowait(message)
-        return True
+    def begin(self, heard: int) -> tuple[int, Welcome]:
+        """A stream takes the place of the one before, if there is one: its number, and what to say first on it.
+
+        Raises ConversationError if the agent cannot have heard so many messages.
+        """
+        self._conversation.go_on(heard)
+        self._stream += 1
+        self._is_ending = False
+        self._changed()
+        return self._stream, Welcome(goes_on=self._stream > 1, heard=self._conversation.heard)
+
+    def is_present(self, stream: int) -> bool:
+        """Whether no other stream has taken the place of ``stream``."""
+        return stream == self._stream
+
+    def put(self, message: ToAgent) -> None:
+        """Say ``message`` behind what was said before. Raises ConversationError where too much was not heard."""
+        self._conversation.say(message)
+        self._changed()
+
+    def hear(self, message: FromAgent) -> bool:
+        """As Conversation's."""
+        is_to_act_on = self._conversation.hear(message)
+        self._changed()
+        return is_to_act_on
 
     def finish(self) -> None:
-        """End the stream once all is said."""
-        self._waiting.put_nowait(None)
+        """End the present stream once all is said."""
+        self._is_ending = True
+        self._changed()
 
     def drop(self) -> None:
         """End the stream and say nothing more."""
-        while not self._waiting.empty():
-            self._waiting.get_nowait()
-        self.finish()
+        self._stream += 1
+        self._changed()
 
-    async def next(self) -> ToAgent | None:
-        """What is to be said next; None at the end."""
-        message = await self._waiting.get()
-        if message is not None:
-            self._bytes -= message.ByteSize()
-        return message
+    async def next(self, stream: int) -> ToAgent | None:
+        """What is to be said next on ``stream``; None at its end."""
+        while self.is_present(stream):
+            if (message := self._conversation.next()) is not None:
+                return message
+            if self._is_ending:
+                break
+            await self._news.wait()
+        return None
+
+    def _changed(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()

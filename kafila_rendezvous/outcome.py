@@ -52,6 +52,13 @@ class ReleaseCircuits:
 
 
 @dataclass(frozen=True, slots=True)
+class Forsaken:
+    """Nothing more is said to this agent, nor kept for it: if it comes again, it is here anew."""
+
+    agent: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class SessionOver:
     """The session is closed: release what it holds."""
 
@@ -59,4 +66,4 @@ class SessionOver:
     reason: str
 
 
-Command = Send | PlanFleet | GrantCircuit | ReleaseCircuits | SessionOver
+Command = Send | PlanFleet | GrantCircuit | ReleaseCircuits | Forsaken | SessionOver

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +19,7 @@ from kafila_proto.pake import SESSION_ID_BYTES
 from kafila_proto.rendezvous_pb2 import (
     Admit,
     CreateSession,
+    EdgeLost,
     FromAgent,
     Introduction,
     JoinSession,
@@ -32,21 +32,12 @@ from kafila_proto.rendezvous_pb2 import (
 from kafila_proto.session_code import make_number
 from kafila_rendezvous.introduction import Introductions
 from kafila_rendezvous.limits import Limits, RecentCounts
-from kafila_rendezvous.outcome import Command, RequestRefused, Send, SessionOver
+from kafila_rendezvous.outcome import Command, Forsaken, RequestRefused, Send, SessionOver
+from kafila_rendezvous.presence import GRACE_S, Attached, Presence
 from kafila_rendezvous.session import NOT_AWAITED, Session
 from kafila_rendezvous.session_states import SessionState
 
 _NO_SUCH_NUMBER = "no session admits this number"
-
-
-@dataclass(slots=True)
-class Attached:
-    """An agent whose stream is up. ``source`` is the network it came from, for limits."""
-
-    name: str
-    source: str
-    session_id: bytes | None = None  # as a member
-    calling: bytes | None = None  # the session that it is being introduced to
 
 
 @dataclass(slots=True)
@@ -75,13 +66,13 @@ class Registry:
 
     def __init__(self, limits: Limits | None = None, pick_number: Callable[[], str] = make_number) -> None:
         self.limits = limits or Limits()
-        self.attached: dict[bytes, Attached] = {}
+        self.presence = Presence(self.limits)
+        self.attached = self.presence.agents
         self.sessions: dict[bytes, Entry] = {}
         self.totals = Totals()
         self._numbers: dict[str, bytes] = {}
         self._pick_number = pick_number
         self._attempts = itertools.count(1)
-        self._greeted: Counter[str] = Counter()
         self._wrong_numbers = RecentCounts(self.limits.wrong_numbers_window_s)
 
     @property
@@ -90,44 +81,35 @@ class Registry:
         open_sessions = sum(entry.introductions.failed for entry in list(self.sessions.values()))
         return self.totals.introductions_failed + open_sessions
 
-    @contextmanager
-    def greeting(self, source: str) -> Iterator[None]:
-        """While somebody has not said who they are. Raises RequestRefused if too many of that network have not."""
-        if self._greeted[source] >= self.limits.greetings_per_source:
-            raise RequestRefused(
-                "limit", f"{self.limits.greetings_per_source} streams from {source} have not said Hello"
-            )
-        self._greeted[source] += 1
-        try:
-            yield
-        finally:
-            self._greeted[source] -= 1
-            if not self._greeted[source]:
-                del self._greeted[source]
+    def attach(self, agent: bytes, name: str, source: str, conversation: bytes, now: float) -> list[Command]:
+        """An agent proved who it is: it goes on with its ``conversation``, or is here anew.
 
-    def attach(self, agent: bytes, name: str, source: str) -> None:
-        """An agent proved who it is. Raises RequestRefused if it, or too many of its network, are here."""
-        if (same := self.attached.get(agent)) is not None:
-            raise RequestRefused(
-                "forbidden",
-                f"{same.name} is attached already with this identity, from another process or a connection just"
-                " lost: stop the other agent, or try again in half a minute",
-            )
-        if sum(other.source == source for other in self.attached.values()) >= self.limits.agents_per_source:
-            raise RequestRefused(
-                "limit", f"{self.limits.agents_per_source} agents from {source} are attached already"
-            )
-        self.attached[agent] = Attached(name, source)
+        Raises RequestRefused if it, or too many of its network, are here.
+        """
+        self.presence.check(agent, source, conversation)
+        if self.presence.go_on(agent, source, conversation):
+            return []
+        commands = self.forsake(agent, now) if agent in self.attached else []
+        self.attached[agent] = Attached(name, source, conversation)
+        return commands
 
     def detach(self, agent: bytes, now: float) -> list[Command]:
-        """An agent's stream ended: it is lost to its session, which waits for it once it is planned."""
-        commands = self._settle(self._part(agent, "lost its connection to the rendezvous", now, returns=True))
-        del self.attached[agent]
-        return commands
+        """An agent's stream ended. A member at work may soon be back; everybody else is lost."""
+        peer = self.attached[agent]
+        is_at_work = peer.session_id is not None and self.sessions[peer.session_id].session.is_at_work
+        if not is_at_work or peer.is_missed:
+            return self.forsake(agent, now)
+        peer.grace_until = now + GRACE_S
+        return []
+
+    def forsake(self, agent: bytes, now: float) -> list[Command]:
+        """An agent is lost: to its session too, which waits for it once it is planned."""
+        return self._settle(self._lose(agent, now))
 
     def receive(self, agent: bytes, message: FromAgent, now: float) -> list[Command]:
         """What to do about an agent's message."""
         request = message.WhichOneof("message") or "nothing"
+        self.attached[agent].is_missed = False
         try:
             rule = _RULES.get(request)
             if rule is None:
@@ -153,8 +135,10 @@ class Registry:
         return self._settle(entry.session.close(f"the session cannot be planned: {reason}"))
 
     def tick(self, now: float) -> list[Command]:
-        """Retire what has lasted too long: numbers, silent attempts, the wait for a member. Call every second or so."""
-        commands: list[Command] = []
+        """Retire what has lasted too long: numbers, silent attempts, waits for a member. Call every second or so."""
+        commands = [
+            command for agent in self.presence.out_of_grace(now) for command in self._lose(agent, now)
+        ]
         for entry in self.sessions.values():
             if entry.number is not None and now >= entry.number_expires_at:
                 commands += self._expire_number(entry)
@@ -258,6 +242,16 @@ class Registry:
         peer.session_id = request.session_id
         return commands
 
+    def _edge_lost(self, agent: bytes, lost: EdgeLost, now: float) -> list[Command]:
+        session, peer = self._entry_of(agent).session, self.attached.get(lost.peer)
+        is_of_it = peer is not None and lost.peer != agent and peer.session_id == session.session_id
+        if peer is None or not is_of_it or not session.is_at_work or lost.epoch != session.epoch:
+            return []
+        if peer.grace_until is not None:
+            return self._lose(lost.peer, now)
+        peer.is_missed = True
+        return []
+
     def _stop_admitting(self, agent: bytes, _request: object, now: float) -> list[Command]:
         entry = self._entry_of(agent)
         if entry.session.host != agent:
@@ -281,6 +275,11 @@ class Registry:
         if entry.session.is_full:
             self._retire_number(entry)  # its code is used up, whoever leaves afterwards
         return entry.session.lose(agent, reason, now) if returns else entry.session.remove(agent, reason)
+
+    def _lose(self, agent: bytes, now: float) -> list[Command]:
+        commands = self._part(agent, "lost its connection to the rendezvous", now, returns=True)
+        del self.attached[agent]
+        return [*commands, Forsaken(agent)]
 
     def _settle(self, commands: list[Command]) -> list[Command]:
         """Forget the sessions that ``commands`` end, and tell who was waiting at their doors."""
@@ -379,6 +378,7 @@ _RULES: dict[str, Rule] = {
     "stop_admitting": Registry._stop_admitting,
     "leave": Registry._leave,
     "resume": Registry._resume,
+    "edge_lost": Registry._edge_lost,
     "charter": _in_session(Session.receive_charter),
     "report": _in_session(Session.receive_report),
     "plan": _in_session(Session.receive_plan),

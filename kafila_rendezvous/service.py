@@ -11,6 +11,7 @@ import structlog
 
 from kafila_proto import PROTOCOL, VERSION
 from kafila_proto.certificate import fingerprint
+from kafila_proto.conversation import ID_BYTES, ConversationError
 from kafila_proto.names import InvalidName, check_name, printable, session_label
 from kafila_proto.rendezvous_pb2 import (
     Challenge,
@@ -28,6 +29,7 @@ from kafila_rendezvous.limits import source_of
 from kafila_rendezvous.outbox import Outbox
 from kafila_rendezvous.outcome import (
     Command,
+    Forsaken,
     GrantCircuit,
     PlanFleet,
     ReleaseCircuits,
@@ -69,25 +71,34 @@ class RendezvousService(RendezvousServicer):
         """One agent, from its Hello to the end of its stream."""
         source = source_of(context.peer())
         try:
-            with self._registry.greeting(source):
+            with self._registry.presence.greeting(source):
                 hello = await self._challenge(context)
             agent = fingerprint(hello.certificate)
-            self._registry.attach(agent, hello.name, source)
+            outbox, stream, welcome = self._attach(agent, hello, source)
         except RequestRefused as refusal:
             self._registry.totals.refusals[refusal.code] += 1
             log.info("refused", source=source, code=refusal.code, detail=refusal.detail)
             problem = Problem(code=refusal.code, detail=refusal.detail, request="hello")
             await context.write(ToAgent(problem=problem))
             return
-        log.info("attached", member=hello.name, source=source)
-        outbox = self._outboxes[agent] = Outbox()
-        outbox.put(ToAgent(welcome=Welcome()))
+        log.info("attached", member=hello.name, source=source, again=welcome.goes_on)
         try:
-            await self._converse(agent, outbox, context)
+            await context.write(ToAgent(welcome=welcome))
+            await self._converse(agent, outbox, stream, context)
         finally:
-            del self._outboxes[agent]
             log.info("detached", member=hello.name)
-            self._carry_out(self._registry.detach(agent, self._clock()))
+            if outbox.is_present(stream):
+                self._carry_out(self._registry.detach(agent, self._clock()))
+
+    def _attach(self, agent: bytes, hello: Hello, source: str) -> tuple[Outbox, int, Welcome]:
+        now = self._clock()
+        self._carry_out(self._registry.attach(agent, hello.name, source, hello.conversation, now))
+        outbox = self._outboxes.setdefault(agent, Outbox())
+        try:
+            return outbox, *outbox.begin(hello.heard)
+        except ConversationError as error:
+            self._carry_out(self._registry.forsake(agent, now))
+            raise RequestRefused("invalid", str(error)) from error
 
     def tick(self) -> None:
         """Let time act on the registry."""
@@ -113,11 +124,11 @@ class RendezvousService(RendezvousServicer):
         check_hello(answer.hello, nonce, self._own_fingerprint)
         return answer.hello
 
-    async def _converse(self, agent: bytes, outbox: Outbox, context: _Stream) -> None:
-        """Read and write until either side ends."""
+    async def _converse(self, agent: bytes, outbox: Outbox, stream: int, context: _Stream) -> None:
+        """Read and write until either side ends, or another stream takes the place of this one."""
         halves = [
-            asyncio.create_task(self._read(agent, context)),
-            asyncio.create_task(_write(outbox, context)),
+            asyncio.create_task(self._read(agent, outbox, stream, context)),
+            asyncio.create_task(_write(outbox, stream, context)),
         ]
         try:
             done, _ = await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
@@ -128,9 +139,15 @@ class RendezvousService(RendezvousServicer):
                 half.cancel()
             await asyncio.gather(*halves, return_exceptions=True)
 
-    async def _read(self, agent: bytes, context: _Stream) -> None:
-        while isinstance(message := await context.read(), FromAgent):
-            self._carry_out(self._registry.receive(agent, message, self._clock()))
+    async def _read(self, agent: bytes, outbox: Outbox, stream: int, context: _Stream) -> None:
+        while isinstance(message := await context.read(), FromAgent) and outbox.is_present(stream):
+            try:
+                is_to_act_on = outbox.hear(message)
+            except ConversationError as error:
+                self._give_up(agent, outbox, str(error))
+                return
+            if is_to_act_on:
+                self._carry_out(self._registry.receive(agent, message, self._clock()))
 
     def _carry_out(self, commands: list[Command]) -> None:
         for command in commands:
@@ -145,6 +162,8 @@ class RendezvousService(RendezvousServicer):
                 case ReleaseCircuits(session_id):
                     self._circuits.release_session(session_id)
                     log.info("session held", session=session_label(session_id))
+                case Forsaken(agent):
+                    self._outboxes.pop(agent).drop()
                 case SessionOver(session_id, reason):
                     self._circuits.release_session(session_id)
                     self._planning.forget(session_id)
@@ -162,10 +181,16 @@ class RendezvousService(RendezvousServicer):
     def _send(self, to: bytes, message: ToAgent) -> None:
         outbox = self._outboxes.get(to)
         if outbox is None:
-            return  # its stream ended; the registry hears of it as soon as its handler is done
-        if not outbox.put(message):
-            log.warning("an agent does not read what it is sent", agent=to.hex()[:8])
-            outbox.drop()
+            return
+        try:
+            outbox.put(message)
+        except ConversationError as error:  # once what is being said to others is said
+            asyncio.get_running_loop().call_soon(self._give_up, to, outbox, str(error))
+
+    def _give_up(self, agent: bytes, outbox: Outbox, reason: str) -> None:
+        if self._outboxes.get(agent) is outbox:
+            log.warning("an agent does not read what it is sent", agent=agent.hex()[:8], reason=reason)
+            self._carry_out(self._registry.forsake(agent, self._clock()))
 
     def _planned(self, work: PlanFleet, fleet_json: str, plan_json: str) -> None:
         self._carry_out(self._registry.planned(work.session_id, work.epoch, fleet_json, plan_json))
@@ -195,6 +220,8 @@ def check_hello(hello: Hello, nonce: bytes, own_fingerprint: bytes) -> None:
             f"this rendezvous is Kafila {VERSION} (protocol {PROTOCOL}), the agent {printable(hello.version)} (protocol"
             f" {hello.protocol}): install the same version on both",
         )
+    if len(hello.conversation) != ID_BYTES:
+        raise RequestRefused("invalid", f"a conversation's id is {ID_BYTES} bytes")
     try:
         check_name(hello.name)
         verify_signature(hello.certificate, Label.HELLO, nonce + own_fingerprint, hello.signature)
@@ -202,6 +229,6 @@ def check_hello(hello: Hello, nonce: bytes, own_fingerprint: bytes) -> None:
         raise RequestRefused("invalid", str(error)) from error
 
 
-async def _write(outbox: Outbox, context: _Stream) -> None:
-    while (message := await outbox.next()) is not None:
+async def _write(outbox: Outbox, stream: int, context: _Stream) -> None:
+    while (message := await outbox.next(stream)) is not None:
         await context.write(message)

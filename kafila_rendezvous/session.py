@@ -88,6 +88,11 @@ class Session:
         """Whether every expected member has been admitted."""
         return len(self.members) >= self.expected_members
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether the ring's edges stand: members then notice by themselves who is gone."""
+        return self.state in (SessionState.LOADING, SessionState.SERVING)
+
     def admit(self, joiner: bytes, name: str) -> list[Command]:
         """The host has admitted a joiner: it learns how far the others are."""
         self._advance(SessionEvent.ADMIT)
@@ -199,7 +204,7 @@ class Session:
         return self._tell_gone(leaver, member.name, reason)
 
     def lose(self, member: bytes, reason: str, now: float) -> list[Command]:
-        """A member's stream ended, or it will be back. Before the plan it is gone; later the others wait for it."""
+        """A member is lost, or will be back. Before the plan it is gone; later the others wait for it."""
         if self.state is SessionState.FORMING:
             return self.remove(member, reason)
         self._advance(SessionEvent.ABSENCE)

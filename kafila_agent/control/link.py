@@ -3,14 +3,16 @@
     DETACHED --attach--> ATTACHED --lost--> WAITING --attach again, later and later--> ATTACHED
     any of them --close--> CLOSED
 
-The stream is TLS to a pinned certificate (pin.py), whatever names and authorities say; the agent proves
-itself by signing the rendezvous's nonce together with that certificate's fingerprint, so that the proof is
-worth nothing to anybody in between.
+What is said on it is a conversation, which the next stream goes on with if the rendezvous still has it: then a broken
+stream was no more than a delay. The stream is TLS to a pinned certificate (pin.py), whatever names and authorities
+say; the agent proves itself by signing the rendezvous's nonce together with that certificate's fingerprint, so that
+the proof is worth nothing to anybody in between.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import ssl
 from collections.abc import Awaitable, Callable
@@ -25,30 +27,36 @@ import structlog
 from kafila_agent.control.pin import (
     LinkError,
     Pins,
+    RendezvousAddress,
     Unreachable,
     fetch_certificate,
     parse_address,
     unreachable,
 )
+from kafila_agent.control.route import source_address
+from kafila_agent.control.showable import make_showable
 from kafila_agent.identity import Identity
 from kafila_proto import PROTOCOL, VERSION
 from kafila_proto.certificate import CertificateError, common_name, fingerprint
+from kafila_proto.conversation import ID_BYTES, Conversation, ConversationError
 from kafila_proto.names import printable
-from kafila_proto.rendezvous_pb2 import Challenge, FromAgent, Hello, MemberState, ToAgent
+from kafila_proto.rendezvous_pb2 import Challenge, FromAgent, Hello, ToAgent, Welcome
 from kafila_proto.rendezvous_pb2_grpc import RendezvousStub
 from kafila_proto.signed import Label
 
 ATTACH_S = 5.0
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
+PROMPT_DELAY_S = 2.0  # the longest while the rendezvous may still have the conversation: see its presence.py
+PROMPT_S = 30.0
 MAX_MESSAGE_BYTES = 4 << 20
-MAX_UPDATE_BYTES = 64 << 10  # kept for each member
+_LOOK_S = 1.0  # how often it is looked whether the stream's own address is still the one to use
 
 _OPTIONS = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", 10_000),  # keeps the NAT's mapping, and notices a rendezvous that vanished
+    ("grpc.keepalive_time_ms", 5_000),  # keeps the NAT's mapping; a stream that is silent is dead within 10 s
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.ping_timeout_ms", 5_000),  # a minute otherwise, where the kernel goes on acknowledging
     ("grpc.keepalive_permit_without_calls", 1),
@@ -77,26 +85,24 @@ class LinkRefused(LinkError):
         self.code = code
 
 
-class LinkLost(LinkError):
-    """Nothing can be sent: the stream is down just now."""
-
-
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """What the rendezvous said of itself."""
+    """What the rendezvous said of itself. ``goes_on``: with the conversation that the last stream broke off."""
 
     host: str
     udp_port: int
     rendezvous_fingerprint: bytes
     version: str
+    goes_on: bool = False
 
 
 class RendezvousLink:
     """One stream, attached again whenever it is lost.
 
-    ``on_message`` gets every ToAgent in order, ``on_lost`` the reason when the stream breaks (the session is
-    then over: the rendezvous has told the others), ``on_attached`` each new attachment after that. Set them
-    before ``attach``; all are called on the event loop. ``sleep`` and ``jitter`` are for tests.
+    ``on_message`` gets every ToAgent once and in order, ``on_lost`` the reason when the stream breaks,
+    ``on_attached`` each new attachment after that: unless it goes on, the rendezvous has told the others that this
+    agent is gone or away. Set them before ``attach``; all are called on the event loop. ``sleep`` and ``jitter`` are
+    for tests.
     """
 
     def __init__(
@@ -120,95 +126,143 @@ class RendezvousLink:
         self._sleep, self._jitter = sleep, jitter
         self._channel: grpc.aio.Channel | None = None
         self._call: _Call | None = None
-        self._writing = asyncio.Lock()
-        self._reading: asyncio.Task[None] | None = None
+        self._peer = ""  # the rendezvous's literal address
+        self._source: str | None = None  # from which it was reached there
+        self._is_writing = False
+        self._news = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+        self._is_over = False  # the conversation: the next stream begins another one
+        self._converse_anew()
 
     async def attach(self) -> Attachment:
         """Attach once, within ATTACH_S, and stay attached from then on. Raises LinkError."""
         if self.state is not LinkState.DETACHED:
             raise LinkError(f"the link to {self.address} is {self.state.value} already")
         attachment = await self._attach_once()
-        self._reading = asyncio.create_task(self._keep_attached())
+        self._keeping = asyncio.create_task(self._keep_attached())
         return attachment
 
     def keep_trying(self) -> None:
         """As ``attach``, in the background and for as long as it takes; ``on_attached`` tells of success."""
-        if self._reading is None and self.state is LinkState.DETACHED:
+        if self._keeping is None and self.state is LinkState.DETACHED:
             self.state = LinkState.WAITING
-            self._reading = asyncio.create_task(self._keep_attached())
+            self._keeping = asyncio.create_task(self._keep_attached())
 
-    async def send(self, message: FromAgent) -> None:
-        """Say ``message`` to the rendezvous. Raises LinkLost while the stream is down."""
-        call = self._call
-        if self.state is not LinkState.ATTACHED or call is None:
-            raise LinkLost(
-                f"not attached to the rendezvous at {self.address}: {self.problem or self.state.value}"
-            )
+    def post(self, message: FromAgent) -> None:
+        """Say ``message`` to the rendezvous behind what was said before, on this stream or the next that goes on."""
         try:
-            async with self._writing:
-                await call.write(message)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise LinkLost(f"the stream to the rendezvous at {self.address} is down") from error
+            self._conversation.say(message)
+        except ConversationError as error:
+            if not self._is_over:
+                log.warning("the rendezvous does not read what it is sent", reason=str(error))
+            self._is_over = True
+        self._changed()
+
+    async def flush(self) -> None:
+        """Wait until all that was posted is sent, or has nobody to go to."""
+        while self.state is LinkState.ATTACHED and (self._is_writing or not self._conversation.is_written):
+            await self._news.wait()
 
     async def close(self) -> None:
         """End the stream for good."""
         self.state = LinkState.CLOSED
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
         await self._drop()
+
+    def _converse_anew(self) -> None:
+        """Whatever was said and not heard is lost with the old conversation."""
+        self._conversation_id = os.urandom(ID_BYTES)
+        self._conversation = Conversation(FromAgent)
+        self._is_over = False
+
+    def _changed(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     async def _keep_attached(self) -> None:
         while True:
             if self.state is LinkState.ATTACHED:
-                self.problem = await self._read()
+                self.problem = await self._converse()
                 self.state = LinkState.WAITING
                 await self._drop()
+                self._changed()
                 log.warning("lost the rendezvous", address=str(self.address), reason=self.problem)
                 self.on_lost(self.problem)
             await self._attach_again()
 
     async def _attach_again(self) -> None:
-        delay_s = FIRST_DELAY_S
+        delay_s, waited_s = FIRST_DELAY_S, 0.0
         while True:
             await self._sleep(delay_s * (0.5 + self._jitter() / 2))
+            waited_s += delay_s
             try:
                 attachment = await self._attach_once()
             except LinkError as error:
                 self.problem = str(error)
                 log.warning("cannot attach", address=str(self.address), reason=self.problem)
-                delay_s = min(2 * delay_s, LONGEST_DELAY_S)
+                is_prompt = self.attachment is not None and waited_s < PROMPT_S
+                delay_s = min(2 * delay_s, PROMPT_DELAY_S if is_prompt else LONGEST_DELAY_S)
             else:
                 self.on_attached(attachment)
                 return
 
-    async def _read(self) -> str:
-        """Deliver messages until the stream breaks; the reason it broke."""
+    async def _converse(self) -> str:
+        """Read and write until the stream breaks; the reason it broke."""
         assert self._call is not None
+        ends = [self._read(self._call), self._write(self._call), self._watch_route()]
+        tasks = [asyncio.create_task(end) for end in ends]
         try:
-            while isinstance(message := await self._call.read(), ToAgent):
-                self._deliver(message)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return next(task.result() for task in tasks if task in done)
+
+    async def _read(self, call: _Call) -> str:
+        try:
+            while isinstance(message := await call.read(), ToAgent):
+                is_to_act_on = self._conversation.hear(message)
+                self._changed()
+                if is_to_act_on:
+                    self._deliver(message)
         except grpc.aio.AioRpcError as error:
             return (
                 f"the stream to the rendezvous at {self.address} broke ({printable(error.details() or '')})"
             )
+        except ConversationError as error:
+            self._is_over = True
+            return f"the rendezvous at {self.address} is not understood: {error}"
         return f"the rendezvous at {self.address} ended the stream"
 
+    async def _write(self, call: _Call) -> str:
+        try:
+            while not self._is_over:
+                if (message := self._conversation.next()) is None:
+                    await self._news.wait()
+                    continue
+                self._is_writing = True
+                await call.write(message)
+                self._is_writing = False
+                self._changed()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return f"the stream to the rendezvous at {self.address} is down"
+        finally:
+            self._is_writing = False
+        return f"the rendezvous at {self.address} does not read what it is sent"
+
+    async def _watch_route(self) -> str:
+        """Until packets leave from another address than the stream's: nothing comes back to one that is gone."""
+        while (now := source_address(self._peer)) is None or now == self._source:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+        return f"this machine reaches the rendezvous at {self.address} from another address than before"
+
     def _deliver(self, message: ToAgent) -> None:
-        if message.WhichOneof("message") == "problem":
-            message.problem.detail = printable(message.problem.detail)
-        elif message.WhichOneof("message") == "closed":
-            message.closed.reason = printable(message.closed.reason)
-        elif message.WhichOneof("message") == "member":
-            if message.ByteSize() > MAX_UPDATE_BYTES:
-                log.warning("a member's update is too large", size_bytes=message.ByteSize())
-                return
-            progress = message.member.progress
-            progress.detail = printable(progress.detail)
-            if progress.state not in MemberState.values():
-                progress.state = MemberState.MEMBER_STATE_UNSPECIFIED
-            for edge in progress.edges:
-                edge.path = printable(edge.path)
+        if not make_showable(message):
+            log.warning("a member's update is too large", size_bytes=message.ByteSize())
+            return
         try:
             self.on_message(message)
         except Exception:  # a fault of the handler's, which must not cost the stream
@@ -218,6 +272,10 @@ class RendezvousLink:
         try:
             async with asyncio.timeout(ATTACH_S):
                 attachment = await self._connect()
+        except LinkRefused as refusal:
+            self._is_over = refusal.code == "invalid"
+            await self._drop()
+            raise
         except TimeoutError:
             await self._drop()
             raise unreachable(self.address, f"no answer in {ATTACH_S:.0f} seconds") from None
@@ -229,7 +287,10 @@ class RendezvousLink:
         return attachment
 
     async def _connect(self) -> Attachment:
-        certificate = await fetch_certificate(self.address)
+        if self._is_over:
+            self._converse_anew()
+        certificate, self._peer = await fetch_certificate(self.address)
+        self._source = source_address(self._peer)
         seen = fingerprint(certificate)
         self._pins.check(self.address, seen)
         self._channel = self._open_channel(certificate)
@@ -238,12 +299,24 @@ class RendezvousLink:
             challenge = await self._hear("challenge")
             challenge.version = printable(challenge.version)
             await self._call.write(FromAgent(hello=self._answer(challenge, seen)))
-            await self._hear("welcome")
+            welcome = await self._hear("welcome")
         except grpc.aio.AioRpcError as error:
             raise unreachable(
                 self.address, f"the stream broke ({printable(error.details() or '')})"
             ) from error
-        return Attachment(self.address.host, challenge.udp_port, seen, challenge.version)
+        self._go_on(welcome)
+        return Attachment(self.address.host, challenge.udp_port, seen, challenge.version, welcome.goes_on)
+
+    def _go_on(self, welcome: Welcome) -> None:
+        if not welcome.goes_on:
+            if unsent := self._conversation.kept:
+                log.warning("not sent, or not known to be heard", messages=unsent)
+            self._conversation = Conversation(FromAgent)
+            return
+        try:
+            self._conversation.go_on(welcome.heard)
+        except ConversationError as error:
+            raise LinkRefused("invalid", f"the rendezvous at {self.address}: {error}") from error
 
     def _open_channel(self, certificate: bytes) -> grpc.aio.Channel:
         try:
@@ -252,7 +325,8 @@ class RendezvousLink:
             raise Unreachable(f"what answers at {self.address} is no kafila-rendezvous: {error}") from error
         credentials = grpc.ssl_channel_credentials(ssl.DER_cert_to_PEM_cert(certificate).encode())
         options = [*_OPTIONS, ("grpc.ssl_target_name_override", name)]
-        return grpc.aio.secure_channel(str(self.address), credentials, options)
+        reached = RendezvousAddress(self._peer, self.address.port)
+        return grpc.aio.secure_channel(str(reached), credentials, options)
 
     def _answer(self, challenge: Challenge, seen: bytes) -> Hello:
         if challenge.protocol != PROTOCOL:
@@ -267,6 +341,8 @@ class RendezvousLink:
             name=self._identity.name,
             certificate=self._identity.certificate_der,
             signature=self._identity.sign(Label.HELLO, challenge.nonce + seen),
+            conversation=self._conversation_id,
+            heard=self._conversation.heard,
         )
 
     async def _hear(self, expected: str) -> Any:

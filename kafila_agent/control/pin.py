@@ -126,10 +126,10 @@ class Pins:
         return self._directory / quote(str(address), safe="[]:")
 
 
-async def fetch_certificate(address: RendezvousAddress) -> bytes:
-    """The DER of the certificate that is shown at ``address``; nothing about it is checked yet.
+async def fetch_certificate(address: RendezvousAddress) -> tuple[bytes, str]:
+    """The DER of the certificate that is shown at ``address``, and the literal address that answered.
 
-    Raises Unreachable.
+    Nothing about it is checked yet. Raises Unreachable.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -148,11 +148,12 @@ async def fetch_certificate(address: RendezvousAddress) -> bytes:
         raise unreachable(address, _reason(error)) from error
     try:
         der: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        host = str(writer.get_extra_info("peername")[0])
     finally:
         writer.close()
     if not der:
         raise Unreachable(f"what answers at {address} shows no certificate")
-    return der
+    return der, host
 
 
 def _reason(error: OSError) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import time
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -25,26 +24,20 @@ from kafila_agent.control.link import Attachment
 from kafila_agent.control.local import AgentError, Fault
 from kafila_agent.machine import Machine
 from kafila_agent.nat.words import describe_network
-from kafila_agent.session.draft import DraftError, describe_draft, with_guest
 from kafila_agent.session.hosting import Hosting, SessionTerms
 from kafila_agent.session.kept import Kept, keep, recall
 from kafila_agent.session.lifecycle import State
 from kafila_agent.session.measuring import measure_machine, measure_network
 from kafila_agent.session.membership import Membership
-from kafila_planner.facts import ModelFacts, member_to_json, model_to_json
-from kafila_planner.objective import parse_objective
+from kafila_agent.session.proposal import DEFAULT_OBJECTIVE, describe_proposal, find_manifest, read_precision
+from kafila_planner.facts import member_to_json
 from kafila_proto import agent_pb2 as pb
-from kafila_proto.fleet import check_division
 from kafila_proto.pake import SESSION_ID_BYTES
-from kafila_proto.rendezvous_pb2 import FromAgent, Leave, MemberState, ModelReference, ToAgent
+from kafila_proto.rendezvous_pb2 import FromAgent, Leave, MemberState, ToAgent
 from kafila_proto.session_code import SessionCodeError, parse_session_code
-
-if TYPE_CHECKING:
-    from kafila_agent.model.manifest import Manifest
 
 log = structlog.get_logger()
 
-DEFAULT_OBJECTIVE = "throughput"
 _ANSWER_S = 10.0  # how long the rendezvous may take to give a number
 
 
@@ -68,7 +61,9 @@ class Entry:
         """Open a session with this agent as its host. Raises AgentError."""
         async with self._free():
             attachment = self._attachment()
-            manifest, reference, draft = await asyncio.to_thread(self._describe, request)
+            manifest, reference, draft = await asyncio.to_thread(
+                describe_proposal, request, self._machine.config
+            )
             terms = SessionTerms(
                 reference,
                 request.members,
@@ -139,8 +134,9 @@ class Entry:
 
     async def probe(self, request: pb.ProbeRequest) -> pb.ProbeReply:
         """Measure this machine. Raises AgentError."""
-        dtype = self._precision(request.dtype, request.quant)
-        manifest = await asyncio.to_thread(self._manifest, request.model) if request.model else None
+        config = self._machine.config
+        dtype = read_precision(request.dtype, request.quant)
+        manifest = await asyncio.to_thread(find_manifest, request.model, config) if request.model else None
         reach = await measure_network(self._machine)
         facts = await measure_machine(self._machine, manifest, dtype, reach)
         notices = describe_network(reach, self._machine.link.attachment)
@@ -164,7 +160,7 @@ class Entry:
             self.hosting.close()
         if self.membership is not None:
             await self.membership.closed()
-            await self._machine.flush()
+            await self._machine.link.flush()
 
     # Said by the rendezvous
 
@@ -191,8 +187,10 @@ class Entry:
         self._keep()
 
     def resume(self) -> None:
-        """The stream to the rendezvous is up again, or for the first time: be back in the session, if there is one."""
+        """The rendezvous knows nothing of this agent, or nothing any more: be back in the session, if there is one."""
         membership, attachment = self.membership, self._machine.link.attachment
+        if membership is not None and membership.lifecycle.is_at_work:
+            membership.hold("the rendezvous has lost this machine, which reports anew")
         if membership is None or membership.state is not State.HELD or attachment is None:
             return
         if self.hosting is None and membership.is_host:
@@ -202,7 +200,9 @@ class Entry:
         membership.resume()
 
     def lost(self, reason: str) -> None:
-        """The stream to the rendezvous broke: it has told the others that this member is gone, or away."""
+        """The stream to the rendezvous broke. A session at work goes on; from another this member is gone, or away."""
+        if self.membership is not None and self.membership.lifecycle.is_at_work:
+            return
         if self._introduction is not None:
             self._introduction.reset()
         self._answered(AgentError(Fault.UNREACHABLE, reason))
@@ -321,78 +321,3 @@ class Entry:
                 Fault.UNREACHABLE, link.problem or f"not attached to the rendezvous at {link.address} yet"
             )
         return link.attachment
-
-    # The model
-
-    @staticmethod
-    def _precision(dtype: str, quant: str) -> str:
-        """``dtype`` and ``quant`` of a request in one word; bfloat16 and none if empty."""
-        from kafila_agent.model.errors import ModelError
-        from kafila_agent.model.precision import DTYPES, parse_precision
-
-        try:
-            return str(parse_precision(f"{dtype or DTYPES[0]}/{quant}"))
-        except ModelError as error:
-            raise AgentError(Fault.INVALID, str(error)) from error
-
-    def _manifest(self, model: str) -> Manifest:
-        from kafila_agent.model.errors import ModelError
-        from kafila_agent.model.locate import locate_model
-        from kafila_agent.model.manifest import read_manifest
-
-        config = self._machine.config
-        try:
-            return read_manifest(locate_model(model, config.model_dirs), digest_cache=config.digest_cache)
-        except ModelError as error:
-            raise AgentError(Fault.NOT_FOUND, str(error)) from error
-
-    def _describe(self, request: pb.CreateRequest) -> tuple[Manifest, ModelReference, ModelReference | None]:
-        """The model, and what the charter says of it and of its draft model."""
-        from kafila_agent.model.errors import ModelError
-
-        dtype = self._precision(request.dtype, request.quant)
-        try:
-            parse_objective(request.objective or DEFAULT_OBJECTIVE)
-            check_division(request.division)
-        except ValueError as error:
-            raise AgentError(Fault.INVALID, f"--{error}") from error
-        manifest = self._manifest(request.model)
-        try:
-            if not request.draft:
-                return manifest, self._reference(manifest, dtype, request), None
-            draft = self._manifest(request.draft)
-            reference = describe_draft(draft, manifest, dtype, self._machine.config)
-            guest = self._facts(draft, reference.dtype, request)
-            return manifest, self._reference(manifest, dtype, request, guest), reference
-        except (ModelError, DraftError) as error:
-            raise AgentError(Fault.REFUSED, str(error)) from error
-
-    @staticmethod
-    def _facts(manifest: Manifest, dtype: str, request: pb.CreateRequest) -> ModelFacts:
-        from kafila_agent.model.facts import describe_model
-
-        sizes = {"context_tokens": request.context_tokens, "concurrency": request.concurrency}
-        return describe_model(manifest, dtype, **sizes)
-
-    def _reference(
-        self, manifest: Manifest, dtype: str, request: pb.CreateRequest, guest: ModelFacts | None = None
-    ) -> ModelReference:
-        """What the charter says of the model, with a ``guest`` at its head.
-
-        Raises ModelError, or AgentError for a context it was not made for.
-        """
-        limit = getattr(manifest.model_config, "max_position_embeddings", None)
-        if limit is not None and request.context_tokens > limit:
-            raise AgentError(
-                Fault.INVALID,
-                f"--context {request.context_tokens}: {manifest.name} was made for at most {limit} tokens",
-            )
-        facts = self._facts(manifest, dtype, request)
-        if guest is not None:
-            facts = with_guest(facts, guest, request.concurrency)
-        return ModelReference(
-            name=manifest.name,
-            digest=manifest.digest,
-            dtype=dtype,
-            facts_json=json.dumps(model_to_json(facts)),
-        )

@@ -83,6 +83,11 @@ class Lifecycle:
 
     state: State = State.JOINING
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether there is a plan in force, which needs the edges, and the rendezvous only to be changed."""
+        return State.CONNECTING <= self.state <= State.SERVING
+
     def handle(self, event: Event) -> Command | None:
         """The command that ``event`` calls for. Raises IllegalEvent naming state and event."""
         try:

@@ -293,12 +293,12 @@ class Membership:
         """Whoever waits for a token hears at once; what comes of the session the rendezvous says, which knows more."""
         text = f"lost its edge to {peer}: {reason}"
         if self._part is not None:
-            self._part.fail(f"{self._machine.identity.name} {text}")
+            self._part.miss(peer, f"{self._machine.identity.name} {text}")
         asyncio.get_running_loop().call_later(_WORD_S, self._replan, self.epoch, text)
 
     def _replan(self, epoch: int, reason: str) -> None:
         """Everybody seems to be there, and yet an edge of plan ``epoch`` is gone: go and come back, for a new plan."""
-        if epoch == self.epoch and State.CONNECTING <= self.state <= State.SERVING:
+        if epoch == self.epoch and self.lifecycle.is_at_work:
             self._machine.post(FromAgent(leave=Leave(reason=reason, returns=True)))
             self.hold(reason)
             self.resume()

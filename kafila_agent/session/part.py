@@ -12,7 +12,7 @@ from kafila_agent.session.edges import SessionEdges
 from kafila_agent.session.seat import Seat
 from kafila_agent.session.work import Blocks, Work
 from kafila_planner.ring import RingPlan
-from kafila_proto.rendezvous_pb2 import Charter, CircuitGrant, Plan
+from kafila_proto.rendezvous_pb2 import Charter, CircuitGrant, EdgeLost, FromAgent, Plan
 
 if TYPE_CHECKING:
     from kafila_agent.model.manifest import Manifest
@@ -85,8 +85,10 @@ class Part:
             observer=self._machine.metrics,
         )
 
-    def fail(self, reason: str) -> None:
-        """Whoever waits for a token here hears that none will come."""
+    def miss(self, peer: str, reason: str) -> None:
+        """The edge to ``peer`` is lost: the rendezvous is told, and whoever waits for a token here."""
+        fingerprint = next(entry.fingerprint for entry in self._charter.roster if entry.name == peer)
+        self._machine.post(FromAgent(edge_lost=EdgeLost(epoch=self._epoch, peer=fingerprint)))
         if self.seat is not None and self.seat.engine is not None:
             self.seat.engine.fail(reason)
 

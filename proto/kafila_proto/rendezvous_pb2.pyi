@@ -41,7 +41,7 @@ class Signed(_message.Message):
     def __init__(self, payload: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class FromAgent(_message.Message):
-    __slots__ = ("hello", "create", "join", "introduction", "admit", "charter", "report", "plan", "circuit", "progress", "leave", "stop_admitting", "resume")
+    __slots__ = ("hello", "create", "join", "introduction", "admit", "charter", "report", "plan", "circuit", "progress", "leave", "stop_admitting", "resume", "edge_lost", "heard")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,8 @@ class FromAgent(_message.Message):
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     STOP_ADMITTING_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
+    EDGE_LOST_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     create: CreateSession
     join: JoinSession
@@ -68,10 +70,12 @@ class FromAgent(_message.Message):
     leave: Leave
     stop_admitting: StopAdmitting
     resume: Resume
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., create: _Optional[_Union[CreateSession, _Mapping]] = ..., join: _Optional[_Union[JoinSession, _Mapping]] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., admit: _Optional[_Union[Admit, _Mapping]] = ..., charter: _Optional[_Union[Signed, _Mapping]] = ..., report: _Optional[_Union[Signed, _Mapping]] = ..., plan: _Optional[_Union[Signed, _Mapping]] = ..., circuit: _Optional[_Union[CircuitRequest, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., stop_admitting: _Optional[_Union[StopAdmitting, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ...) -> None: ...
+    edge_lost: EdgeLost
+    heard: Heard
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., create: _Optional[_Union[CreateSession, _Mapping]] = ..., join: _Optional[_Union[JoinSession, _Mapping]] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., admit: _Optional[_Union[Admit, _Mapping]] = ..., charter: _Optional[_Union[Signed, _Mapping]] = ..., report: _Optional[_Union[Signed, _Mapping]] = ..., plan: _Optional[_Union[Signed, _Mapping]] = ..., circuit: _Optional[_Union[CircuitRequest, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., stop_admitting: _Optional[_Union[StopAdmitting, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., edge_lost: _Optional[_Union[EdgeLost, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ...) -> None: ...
 
 class ToAgent(_message.Message):
-    __slots__ = ("challenge", "welcome", "created", "introduction", "charter", "reports", "plan", "circuit", "member", "serve", "closed", "problem", "hold")
+    __slots__ = ("challenge", "welcome", "created", "introduction", "charter", "reports", "plan", "circuit", "member", "serve", "closed", "problem", "hold", "heard")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +89,7 @@ class ToAgent(_message.Message):
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     HOLD_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     challenge: Challenge
     welcome: Welcome
     created: SessionCreated
@@ -98,7 +103,8 @@ class ToAgent(_message.Message):
     closed: Closed
     problem: Problem
     hold: Hold
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., created: _Optional[_Union[SessionCreated, _Mapping]] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., charter: _Optional[_Union[Signed, _Mapping]] = ..., reports: _Optional[_Union[ReportsComplete, _Mapping]] = ..., plan: _Optional[_Union[Signed, _Mapping]] = ..., circuit: _Optional[_Union[CircuitGrant, _Mapping]] = ..., member: _Optional[_Union[MemberUpdate, _Mapping]] = ..., serve: _Optional[_Union[Serve, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ...) -> None: ...
+    heard: Heard
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., created: _Optional[_Union[SessionCreated, _Mapping]] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., charter: _Optional[_Union[Signed, _Mapping]] = ..., reports: _Optional[_Union[ReportsComplete, _Mapping]] = ..., plan: _Optional[_Union[Signed, _Mapping]] = ..., circuit: _Optional[_Union[CircuitGrant, _Mapping]] = ..., member: _Optional[_Union[MemberUpdate, _Mapping]] = ..., serve: _Optional[_Union[Serve, _Mapping]] = ..., closed: _Optional[_Union[Closed, _Mapping]] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("protocol", "version", "nonce", "udp_port")
@@ -113,22 +119,36 @@ class Challenge(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., nonce: _Optional[bytes] = ..., udp_port: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "version", "name", "certificate", "signature")
+    __slots__ = ("protocol", "version", "name", "certificate", "signature", "conversation", "heard")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    CONVERSATION_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     name: str
     certificate: bytes
     signature: bytes
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    conversation: bytes
+    heard: int
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., conversation: _Optional[bytes] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("goes_on", "heard")
+    GOES_ON_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
+    goes_on: bool
+    heard: int
+    def __init__(self, goes_on: _Optional[bool] = ..., heard: _Optional[int] = ...) -> None: ...
+
+class Heard(_message.Message):
+    __slots__ = ("count",)
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    def __init__(self, count: _Optional[int] = ...) -> None: ...
 
 class CreateSession(_message.Message):
     __slots__ = ("session_id", "expected_members")
@@ -373,6 +393,14 @@ class Leave(_message.Message):
     reason: str
     returns: bool
     def __init__(self, reason: _Optional[str] = ..., returns: _Optional[bool] = ...) -> None: ...
+
+class EdgeLost(_message.Message):
+    __slots__ = ("epoch", "peer")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    peer: bytes
+    def __init__(self, epoch: _Optional[int] = ..., peer: _Optional[bytes] = ...) -> None: ...
 
 class Resume(_message.Message):
     __slots__ = ("session_id",)

@@ -85,7 +85,7 @@ def requests(draw):
 def test_the_rendezvous_answers_everything_and_stays_whole(said):
     registry = Registry(pick_number=iter([f"{n:06}" for n in range(1000)]).__next__)
     for agent in (DESK, LAP):
-        registry.attach(agent.fingerprint, agent.name, "home")
+        registry.attach(agent.fingerprint, agent.name, "home", bytes(16), 0.0)
     create = pb.CreateSession(session_id=SESSION, expected_members=2)
     registry.receive(DESK.fingerprint, pb.FromAgent(create=create), 0.0)
     for now, (agent, message) in enumerate(said):

@@ -137,18 +137,43 @@ def test_a_session_that_serves_survives_what_networks_do(fleet, lab, model):
         fleet.leave(names)
 
 
-def test_a_session_goes_on_by_itself_when_a_member_gets_another_address(fleet, lab, model):
-    """Its stream to the rendezvous breaks: the others wait until it is back, and a new plan is made."""
+def test_an_answer_goes_on_while_a_member_changes_its_address_and_nobody_reaches_the_rendezvous(
+    fleet, lab, model
+):
+    """Streams to the rendezvous break, and come back: no client, and no other member, hears of it."""
     names = ["oslo", "nairobi", "lima"]
-    first = fleet.serve(names, model).session
-    peaceful = fleet.ask(json.loads(first.plan_json)["head"], TOKENS)
-    lab.move("nairobi")
+    first = fleet.serve(names, model)
+    head = json.loads(first.session.plan_json)["head"]
+    messages = [{"role": "user", "content": "ab"}]
+    body = {"model": first.session.model, "messages": messages, "max_tokens": 56, "ignore_eos": True}
+    body |= {"speculation": False}  # 56 times round the world
+    (peaceful,) = ask(lab, head, first.api_url, [body])
+    with ThreadPoolExecutor(1) as pool:
+        troubled = pool.submit(ask, lab, head, first.api_url, [body])
+        time.sleep(1.0)
+        before = len(fleet.events("rv"))
+        lab.move("nairobi")
+        _await_again(fleet, {"nairobi"}, before)
+        assert not troubled.done()
+        before = len(fleet.events("rv"))
+        lab.cut("rv", 11.0)  # longer than a silent stream is believed to live
+        assert troubled.result(120)[0].token_ids == peaceful.token_ids
+        _await_again(fleet, set(names), before)
+    assert "session held" not in {event["event"] for event in fleet.events("rv")[before:]}
     for name in names:
-        for status in fleet.agent(name).WatchStatus(pb.StatusRequest(), timeout=120):
-            if status.session.state == pb.SessionStatus.SERVING and status.session.epoch > first.epoch:
-                break
-    assert fleet.ask(json.loads(status.session.plan_json)["head"], TOKENS) == peaceful
+        session = fleet.agent(name).GetStatus(pb.StatusRequest()).session
+        assert (session.state, session.epoch) == (pb.SessionStatus.SERVING, first.session.epoch)
     fleet.leave(names)
+
+
+def _await_again(fleet: LabFleet, names: set[str], before: int) -> None:
+    """Until the streams of all of these have gone on anew, by what the rendezvous has logged ``before`` and since."""
+    deadline, back = time.monotonic() + 60, set[str]()
+    while not names <= back:
+        assert time.monotonic() < deadline, back
+        time.sleep(0.2)
+        events = [event for event in fleet.events("rv")[before:] if event["event"] == "attached"]
+        back = {event["member"] for event in events if event["again"]}
 
 
 def test_a_member_without_udp_is_refused_with_what_to_open(fleet, lab, model):

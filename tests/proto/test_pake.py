@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from kafila_proto import PROTOCOL
 from kafila_proto.pake import Exchange, PakeError, Role, Transcript
 
 WORDS = ("walnut", "otter")
@@ -56,7 +57,7 @@ def test_everything_in_the_transcript_is_bound(change):
 def test_another_protocol_version_does_not_agree(monkeypatch):
     host, joiner = Exchange(Role.HOST, WORDS), Exchange(Role.JOINER, WORDS)
     old = host.agree(joiner.element, TRANSCRIPT)
-    monkeypatch.setattr("kafila_proto.pake.PROTOCOL", 2)
+    monkeypatch.setattr("kafila_proto.pake.PROTOCOL", PROTOCOL + 1)
     with pytest.raises(PakeError):
         old.check(joiner.agree(host.element, TRANSCRIPT).mine)
 

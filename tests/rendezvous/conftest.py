@@ -63,9 +63,15 @@ async def make_party(rendezvous, tmp_path):
     """``await make_party(name)`` is an attached party; all are closed after the test."""
     made = []
 
-    async def make(name: str, identity=None):
+    async def make(name: str, identity=None, conversation_of=None):
         address = f"127.0.0.1:{rendezvous.grpc_port}"
         party = parties.Party(address, name, tmp_path / name, identity)
+        if conversation_of is not None:  # as the same process
+            other = conversation_of.link
+            party.link._conversation_id, party.link._conversation = (
+                other._conversation_id,
+                other._conversation,
+            )
         made.append(party)
         await party.attach()
         return party

@@ -58,7 +58,6 @@ class Party:
         self.charter: pb.Charter | None = None
         self.introducing: intro.HostIntroduction | intro.JoinerIntroduction | None = None
         self.revision = 0
-        self.sending: set[asyncio.Task] = set()
 
     async def attach(self):
         return await self.link.attach()
@@ -81,18 +80,14 @@ class Party:
     def carry_out(self, commands) -> None:
         for command in commands:
             if isinstance(command, intro.Send):
-                self.send_soon(command.message)
+                self.link.post(command.message)
             elif isinstance(command, intro.Admitted):
-                self.send_soon(pb.FromAgent(charter=self.next_charter()))
+                self.link.post(pb.FromAgent(charter=self.next_charter()))
             self.inbox.put_nowait((type(command).__name__, command))
 
-    def send_soon(self, message: pb.FromAgent) -> None:
-        task = asyncio.get_running_loop().create_task(self.link.send(message))
-        self.sending.add(task)
-        task.add_done_callback(self.sending.discard)
-
     async def send(self, **fields) -> None:
-        await self.link.send(pb.FromAgent(**fields))
+        self.link.post(pb.FromAgent(**fields))
+        await self.link.flush()
 
     async def expect(self, kind: str, *, skip: tuple[str, ...] = ("member", "Send")):
         """The next thing that reached this party, which must be ``kind``."""
@@ -169,6 +164,5 @@ class Party:
         await self.send(progress=pb.Progress(epoch=epoch, state=state))
 
     async def close(self) -> None:
-        if self.sending:
-            await asyncio.gather(*self.sending, return_exceptions=True)
+        await self.link.flush()
         await self.link.close()

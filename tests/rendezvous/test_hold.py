@@ -102,7 +102,7 @@ def test_only_the_very_member_comes_back(world, agents, world_module):
     for stranger, session_id in ((spare, SESSION_ID), (spare, b"t" * 16), (lap, SESSION_ID)):
         world.say(stranger, resume=pb.Resume(session_id=session_id))
         assert world.problem(stranger).request == "resume"
-    world.registry.attach(attic.id, "cellar", "192.0.2.1")
+    world.registry.attach(attic.id, "cellar", "192.0.2.1", bytes(16), world.now)
     world.say(attic, resume=pb.Resume(session_id=SESSION_ID))
     assert world.problem(attic).detail == "in this session the agent is attic, not cellar"
     world.detach(attic)

@@ -138,7 +138,7 @@ async def test_a_report_from_before_somebody_was_away_is_not_planned_from_again(
     first = await desk.expect("reports", skip=SKIP)
     await desk.send(plan=countersign(first, desk.charter, desk.identity))
     await desk.expect("plan")
-    rendezvous.service._outboxes[lap.identity.fingerprint].drop()
+    rendezvous.service._outboxes[lap.identity.fingerprint].finish()
     await lap.expect("lost", skip=("plan", *SKIP))
     await lap.expect("attached")
     await lap.send(resume=pb.Resume(session_id=lap.session_id))

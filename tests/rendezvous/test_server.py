@@ -18,10 +18,10 @@ from kafila_agent.identity import load_identity
 from kafila_proto import PROTOCOL, VERSION
 from kafila_proto import rendezvous_pb2 as pb
 from kafila_proto.certificate import common_name
+from kafila_proto.conversation import MAX_BYTES, MAX_MESSAGES
 from kafila_proto.rendezvous_pb2_grpc import RendezvousStub
 from kafila_proto.session_code import SessionCode
 from kafila_proto.signed import Label
-from kafila_rendezvous.outbox import MAX_BYTES
 from kafila_rendezvous.outcome import RequestRefused
 from kafila_rendezvous.server import Config, PortInUse, start_rendezvous
 from kafila_rendezvous.service import check_hello
@@ -100,7 +100,7 @@ async def test_a_member_that_vanishes_from_a_planned_session_is_waited_for_and_c
 ):
     members = desk, lap, attic = await session("desk", "lap", "attic")
     await plan_session([desk, lap, attic])
-    rendezvous.service._outboxes[lap.identity.fingerprint].drop()
+    rendezvous.service._outboxes[lap.identity.fingerprint].finish()
     for other in (desk, attic):
         hold = await other.expect("hold", skip=("member", "Send", "Stopped"))
         assert (hold.epoch, list(hold.absent)) == (2, [lap.identity.fingerprint])
@@ -116,6 +116,61 @@ async def test_a_member_that_vanishes_from_a_planned_session_is_waited_for_and_c
     for member in members:
         plan = verify_plan(await member.expect("plan"), member.charter, member.own_report, 1)
         assert plan.epoch == 3
+
+
+async def serve(members) -> None:
+    """From reports to the last word."""
+    await plan_session(members)
+    for member in members:
+        await member.progress(pb.LOADING)
+        await member.progress(pb.READY)
+    for member in members:
+        await member.expect("serve")
+
+
+async def test_a_stream_that_breaks_costs_a_session_at_work_no_word(session, rendezvous):
+    members = desk, lap, attic = await session("desk", "lap", "attic")
+    await serve(members)
+    outbox = rendezvous.service._outboxes[lap.identity.fingerprint]
+    outbox.finish()
+    await lap.expect("lost")
+    lap.link.post(pb.FromAgent(circuit=pb.CircuitRequest(epoch=1, peer=desk.identity.fingerprint)))
+    for number in range(
+        40
+    ):  # said to a member without a stream, and more than fits between two confirmations
+        await desk.progress(pb.SERVING)
+        if number % 10 == 0:
+            await attic.progress(pb.SERVING)
+    assert (await lap.expect("attached", skip=())).goes_on
+    assert (await desk.expect("circuit")).peer == lap.identity.fingerprint
+    heard = [await lap.expect("member", skip=()) for _ in range(44)]
+    assert sum(update.name == "desk" for update in heard) == 40
+    await lap.expect("circuit", skip=())
+    assert rendezvous.service._outboxes[lap.identity.fingerprint] is outbox
+    assert rendezvous.registry.sessions[desk.session_id].session.epoch == 1
+
+
+async def test_a_process_may_come_again_before_its_stream_is_known_to_be_dead(session, make_party, tmp_path):
+    """From another address, say: what was said on the dead stream is not lost, and a copy of the key stays out."""
+    members = desk, lap = await session("desk", "lap")
+    await serve(members)
+    with pytest.raises(LinkRefused, match="lap is attached already"):
+        await make_party("copy", lap.identity)
+    again = await make_party("again", lap.identity, conversation_of=lap)
+    assert again.link.attachment.goes_on
+    assert "ended the stream" in await lap.expect("lost")
+    await lap.link.close()
+    await desk.progress(pb.SERVING)
+    assert (await again.expect("member", skip=())).name == "desk"
+
+
+async def test_who_has_heard_what_was_never_said_begins_anew(session, rendezvous):
+    desk, lap = await session("desk", "lap")
+    await serve([desk, lap])
+    lap.link._conversation.heard += 1
+    rendezvous.service._outboxes[lap.identity.fingerprint].finish()
+    assert not (await lap.expect("attached", skip=("lost", "member"))).goes_on
+    assert list((await desk.expect("hold")).absent) == [lap.identity.fingerprint]
 
 
 async def test_who_leaves_before_the_plan_drops_out_and_another_takes_its_place(session, make_party):
@@ -180,12 +235,12 @@ async def test_the_same_identity_twice_is_refused_by_name(make_party):
 
 async def test_another_protocol_version_is_refused_naming_both(make_party, monkeypatch):
     monkeypatch.setattr("kafila_rendezvous.service.PROTOCOL", 9)
-    with pytest.raises(LinkRefused, match=r"protocol 1.*protocol 9") as refused:
+    with pytest.raises(LinkRefused, match=r"protocol 2.*protocol 9") as refused:
         await make_party("desk")
     assert refused.value.code == "version"
     monkeypatch.undo()
     hello = pb.Hello(protocol=7, version="7.0.0")
-    with pytest.raises(RequestRefused, match=r"protocol 1\), the agent 7\.0\.0 \(protocol 7\)"):
+    with pytest.raises(RequestRefused, match=r"protocol 2\), the agent 7\.0\.0 \(protocol 7\)"):
         check_hello(hello, b"n", b"f")
 
 
@@ -196,6 +251,7 @@ def hello_of(identity, nonce: bytes, fingerprint: bytes, **changes) -> pb.Hello:
         "name": identity.name,
         "certificate": identity.certificate_der,
         "signature": identity.sign(Label.HELLO, nonce + fingerprint),
+        "conversation": bytes(16),
     }
     return pb.Hello(**fields | changes)
 
@@ -212,6 +268,7 @@ def test_a_hello_proves_who_says_it_to_this_rendezvous_now(tmp_path):
         hello_of(desk, nonce, pin, certificate=desk.certificate_der.replace(VERSION_3, VERSION_6)),
         hello_of(desk, nonce, pin, signature=desk.sign(Label.REPORT, nonce + pin)),
         hello_of(desk, nonce, pin, name="not a name"),
+        hello_of(desk, nonce, pin, conversation=b""),
     ):
         with pytest.raises(RequestRefused):
             check_hello(hello, nonce, pin)
@@ -245,12 +302,13 @@ async def test_the_first_message_must_be_hello(rendezvous):
     await channel.close()
 
 
-async def test_who_does_not_read_is_dropped_and_the_others_are_told(session, rendezvous, monkeypatch):
-    monkeypatch.setattr("kafila_rendezvous.outbox.MAX_MESSAGES", 8)
+async def test_who_does_not_read_is_dropped_and_the_others_are_told(session, rendezvous):
     desk, lap = await session("desk", "lap")
     await plan_session([desk, lap])
     service = rendezvous.service
-    for _ in range(20):  # without yielding: nothing is written meanwhile, as to one whose window is full
+    for _ in range(
+        MAX_MESSAGES + 1
+    ):  # without yielding: nothing is written meanwhile, as to one whose window is full
         service._send(lap.identity.fingerprint, pb.ToAgent(serve=pb.Serve(epoch=9)))
     hold = await desk.expect("hold", skip=("member", "Send", "Stopped"))
     assert list(hold.absent) == [lap.identity.fingerprint]
@@ -264,20 +322,20 @@ async def test_who_does_not_read_takes_up_little_memory(session, rendezvous):
     for _ in range(1000):  # without yielding, as to one whose window is full
         commands = rendezvous.registry.receive(desk.identity.fingerprint, said, 0.0)
         rendezvous.service._carry_out(commands)
-        assert outbox._bytes <= MAX_BYTES + said.ByteSize()
-    assert outbox._waiting.qsize() < 1000
+        assert outbox._conversation._bytes <= MAX_BYTES + said.ByteSize()
+    assert outbox._conversation.kept < 1000
 
 
 async def test_strangers_that_say_nothing_leave_room_for_the_others(rendezvous, make_party, monkeypatch):
     limits = dataclasses.replace(rendezvous.registry.limits, greetings_per_source=3)
-    monkeypatch.setattr(rendezvous.registry, "limits", limits)
+    monkeypatch.setattr(rendezvous.registry.presence, "limits", limits)
     silent = [await raw_stream(rendezvous) for _ in range(3)]
     with pytest.raises(LinkRefused, match=r"3 streams from 127\.0\.0\.1 have not said Hello"):
         await make_party("desk")
     assert rendezvous.registry.attached == {}
     for channel, _ in silent:
         await channel.close()
-    while rendezvous.registry._greeted:  # noqa: ASYNC110
+    while rendezvous.registry.presence._greeted:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     await make_party("lap")
 

@@ -8,6 +8,7 @@ import pytest
 
 from kafila_proto import rendezvous_pb2 as pb
 from kafila_rendezvous.limits import Limits
+from kafila_rendezvous.presence import GRACE_S
 from kafila_rendezvous.session import HOLD_S, Session
 from kafila_rendezvous.session_states import SessionState
 
@@ -31,11 +32,17 @@ class Simulation:
         self.states: dict[Session, tuple[int, int]] = {}
         self.visited: set[SessionState] = set()
         self.revision = 0
+        self.graces = 0
 
     def step(self) -> None:
         agent = self.random.choice(self.agents)
-        if agent.id not in self.registry.attached:
+        peer = self.registry.attached.get(agent.id)
+        if peer is not None and peer.grace_until is not None and self.random.random() < 0.8:
+            self.world.come_again(agent)
+            assert self.registry.attached[agent.id] is peer
+        elif peer is None or peer.grace_until is not None:
             self.world.attach(agent)
+            assert self.registry.attached[agent.id].session_id is None
             if self.random.random() < 0.9:
                 self.resume(agent)
         else:
@@ -127,6 +134,12 @@ class Simulation:
 
     def detach(self, agent) -> None:
         self.world.detach(agent)
+        self.graces += agent.id in self.registry.attached
+
+    def edge_lost(self, agent) -> None:
+        session, peer = self.session_of(agent), self.random.choice(self.agents).id
+        epoch = session.epoch if session and self.random.random() < 0.9 else 0
+        self.world.say(agent, edge_lost=pb.EdgeLost(epoch=epoch, peer=peer))
 
     def tick(self, _agent) -> None:
         self.world.tick(self.world.now + self.random.choice([0.0, 1.0, 30.0]))
@@ -138,6 +151,8 @@ class Simulation:
             assert peer.session_id is None or peer.calling is None
             if peer.session_id is not None:
                 assert agent in registry.sessions[peer.session_id].session.members
+            if peer.grace_until is not None:
+                assert peer.calling is None
             if peer.calling is not None:
                 assert agent in registry.sessions[peer.calling].introductions.joiners
         assert registry._numbers == {e.number: i for i, e in registry.sessions.items() if e.number}
@@ -177,6 +192,7 @@ ACTIONS = [
     ("resume", 0.5),
     ("leave", 0.3),
     ("detach", 0.3),
+    ("edge_lost", 0.5),
     ("tick", 3),
 ]
 
@@ -189,22 +205,28 @@ def agents(world_module):
 def test_any_order_of_anything(world_module, agents):
     visited: set[SessionState] = set()
     refused: set[str] = set()
+    graces = 0
     for seed in SEEDS:
         simulation = Simulation(seed, world_module, agents)
         try:
             for _ in range(STEPS):
                 simulation.step()
             for agent in agents:
-                if agent.id in simulation.registry.attached:
+                peer = simulation.registry.attached.get(agent.id)
+                if peer is not None and peer.grace_until is None:
                     simulation.detach(agent)
                     simulation.check()
+            simulation.world.tick(simulation.world.now + GRACE_S)
+            assert simulation.registry.attached == {}
             simulation.world.tick(simulation.world.now + HOLD_S)
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
         registry = simulation.registry
         assert (registry.attached, registry.sessions, registry._numbers) == ({}, {}, {})
         visited |= simulation.visited
+        graces += simulation.graces
         refused |= set(registry.totals.refusals)
     # The runs are worth nothing unless they get everywhere.
     assert visited == set(SessionState) - {SessionState.CLOSED}
+    assert graces > 10
     assert refused >= {"invalid", "forbidden", "not_found", "full"}

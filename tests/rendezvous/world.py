@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 
@@ -10,7 +11,7 @@ from kafila_proto.certificate import make_certificate
 from kafila_proto.fleet import plan_fleet
 from kafila_proto.signed import Label, make_signature, seal
 from kafila_rendezvous.limits import Limits
-from kafila_rendezvous.outcome import GrantCircuit, PlanFleet, ReleaseCircuits, Send, SessionOver
+from kafila_rendezvous.outcome import Forsaken, GrantCircuit, PlanFleet, ReleaseCircuits, Send, SessionOver
 from kafila_rendezvous.registry import Registry
 
 MODEL = {"name": "m", "blocks": 6, "block_bytes": 10, "head_bytes": 5, "kv_bytes_per_token_per_block": 1}
@@ -41,10 +42,20 @@ class World:
         self.circuits: list[GrantCircuit] = []
         self.over: list[SessionOver] = []
         self.released: list[ReleaseCircuits] = []
+        self.forsaken: list[bytes] = []
+        self.conversations: dict[bytes, bytes] = {}
+        self._conversations = itertools.count()
         self.now = 0.0
 
-    def attach(self, agent: Agent, source: str = "192.0.2.1") -> None:
-        self.registry.attach(agent.id, agent.name, source)
+    def attach(self, agent: Agent, source: str = "192.0.2.1") -> list:
+        """A process of the agent's begins: its conversation is a new one."""
+        self.conversations[agent.id] = next(self._conversations).to_bytes(16)
+        return self.come_again(agent, source)
+
+    def come_again(self, agent: Agent, source: str = "192.0.2.1") -> list:
+        """Another stream of the same process."""
+        conversation = self.conversations[agent.id]
+        return self.note(self.registry.attach(agent.id, agent.name, source, conversation, self.now))
 
     def detach(self, agent: Agent) -> list:
         return self.note(self.registry.detach(agent.id, self.now))
@@ -69,6 +80,8 @@ class World:
                     self.released.append(command)
                 case SessionOver():
                     self.over.append(command)
+                case Forsaken(agent):
+                    self.forsaken.append(agent)
         return commands
 
     def plan(self) -> list:
@@ -119,6 +132,14 @@ class World:
             self.report(member)
         self.plan()
         self.countersign(host)
+
+    def serve(self, *members: Agent) -> None:
+        """As ``form``, up to the last word."""
+        self.form(*members)
+        for member in members:
+            self.progress(member, pb.LOADING)
+        for member in members:
+            self.progress(member, pb.READY)
 
     def progress(self, member: Agent, state: int, epoch: int = 1) -> list:
         return self.say(member, progress=pb.Progress(epoch=epoch, state=state))

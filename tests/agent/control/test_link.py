@@ -12,13 +12,15 @@ import pytest
 from kafila_agent.control.link import (
     FIRST_DELAY_S,
     LONGEST_DELAY_S,
+    PROMPT_DELAY_S,
+    PROMPT_S,
     LinkError,
-    LinkLost,
     LinkRefused,
     LinkState,
     RendezvousLink,
 )
 from kafila_agent.control.pin import PinMismatch, Unreachable
+from kafila_agent.control.route import source_address
 from kafila_agent.identity import load_identity
 from kafila_proto import VERSION
 from kafila_proto import rendezvous_pb2 as pb
@@ -73,7 +75,7 @@ async def test_messages_come_in_order_and_answers_go_out(start, make_link):
     link.on_message = heard.append
     await link.attach()
     for number in range(20):
-        await link.send(pb.FromAgent(join=pb.JoinSession(number=str(number))))
+        link.post(pb.FromAgent(join=pb.JoinSession(number=str(number))))
     await until(lambda: len(heard) == 20)
     codes = [message.problem.code for message in heard]
     assert codes == ["not_found"] * 10 + ["limit"] * 10
@@ -152,8 +154,8 @@ async def test_a_proxy_of_the_environment_is_not_asked(start, make_link, monkeyp
 
 async def test_another_protocol_is_refused_naming_both(start, make_link, monkeypatch):
     server = await start()
-    monkeypatch.setattr("kafila_agent.control.link.PROTOCOL", 2)
-    with pytest.raises(LinkRefused, match=rf"Kafila {VERSION} \(protocol 2\).*{VERSION} \(protocol 1\)"):
+    monkeypatch.setattr("kafila_agent.control.link.PROTOCOL", 3)
+    with pytest.raises(LinkRefused, match=rf"Kafila {VERSION} \(protocol 3\).*{VERSION} \(protocol 2\)"):
         await make_link(f"127.0.0.1:{server.grpc_port}").attach()
 
 
@@ -173,15 +175,17 @@ async def test_lost_then_attached_again(start, make_link):
     await until(lambda: lost)
     assert f"127.0.0.1:{server.grpc_port}" in lost[0]
     assert link.state is LinkState.WAITING
-    with pytest.raises(LinkLost, match="not attached"):
-        await link.send(pb.FromAgent(leave=pb.Leave()))
+    link.post(pb.FromAgent(leave=pb.Leave()))
+    await link.flush()  # it has nobody to go to
     await start(server.grpc_port)
     rested.set()
     await until(lambda: again)
     assert link.state is LinkState.ATTACHED
     assert link.problem == ""
     assert delays == [FIRST_DELAY_S]
-    await link.send(pb.FromAgent(leave=pb.Leave()))
+    assert not again[0].goes_on  # the other rendezvous knows nothing of it
+    link.post(pb.FromAgent(leave=pb.Leave()))
+    await link.flush()
 
 
 async def test_it_waits_longer_each_time_and_says_why(make_link):
@@ -201,6 +205,68 @@ async def test_it_waits_longer_each_time_and_says_why(make_link):
     assert link.state is LinkState.WAITING
 
 
+async def test_after_a_loss_it_tries_again_soon_and_later_and_later_only_then(start, make_link):
+    server = await start()
+    delays = []
+
+    async def sleep(delay_s: float) -> None:
+        delays.append(delay_s)
+        if sum(delays) > 100:
+            await asyncio.Event().wait()
+
+    link = make_link(f"127.0.0.1:{server.grpc_port}", sleep=sleep, jitter=lambda: 1.0)
+    await link.attach()
+    await server.close()
+    await until(lambda: sum(delays) > 100)
+    prompt = [delay_s for delay_s in delays if delay_s <= PROMPT_DELAY_S]
+    assert PROMPT_S <= sum(prompt) <= PROMPT_S + PROMPT_DELAY_S
+    assert delays == sorted(delays)
+    assert delays[-1] == LONGEST_DELAY_S
+
+
+async def test_an_address_that_is_gone_is_noticed_at_once_and_another_stream_comes_from_the_new_one(
+    start, make_link, monkeypatch
+):
+    """The old stream would be silent for seconds, and nothing would break it off."""
+    here: list[str | None] = ["192.0.2.10"]
+    monkeypatch.setattr("kafila_agent.control.link.source_address", lambda _: here[0])
+    monkeypatch.setattr("kafila_agent.control.link._LOOK_S", 0.01)
+    server = await start()
+    link = make_link(f"127.0.0.1:{server.grpc_port}")
+    lost, again = [], []
+    link.on_lost, link.on_attached = lost.append, again.append
+    await link.attach()
+    for address in (None, "192.0.2.10"):  # a moment without any, and the same one again
+        here[0] = address
+        await asyncio.sleep(0.05)
+    assert link.state is LinkState.ATTACHED
+    here[0] = "192.0.2.99"
+    await until(lambda: again)
+    assert [("another address" in reason) for reason in lost] == [True]
+    await asyncio.sleep(0.05)
+    assert link.state is LinkState.ATTACHED
+
+
+def test_the_address_that_packets_leave_from_is_known_without_sending_any():
+    assert source_address("127.0.0.1") == "127.0.0.1"
+    assert source_address("::1") in ("::1", None)  # None on a machine without IPv6
+    assert source_address("255.255.255.255") is None  # may not be sent to
+
+
+async def test_what_piles_up_while_nobody_hears_it_has_an_end(start, make_link):
+    server = await start()
+    link = make_link(f"127.0.0.1:{server.grpc_port}")
+    again = []
+    link.on_attached = again.append
+    await link.attach()
+    large = pb.FromAgent(join=pb.JoinSession(number="1" * (64 << 10)))
+    for _ in range(40):  # without yielding
+        link.post(large)
+    assert link._conversation.kept < 40
+    await until(lambda: again)
+    assert not again[0].goes_on
+
+
 async def test_closed_is_closed(start, make_link):
     server = await start()
     link = make_link(f"127.0.0.1:{server.grpc_port}")
@@ -210,8 +276,6 @@ async def test_closed_is_closed(start, make_link):
     await link.close()
     await link.close()
     await until(lambda: not server.registry.attached)
-    with pytest.raises(LinkLost, match="closed"):
-        await link.send(pb.FromAgent())
     with pytest.raises(LinkError, match="closed already"):
         await link.attach()
 
@@ -270,6 +334,6 @@ async def test_a_handler_that_fails_costs_its_message_only(start, make_link):
     link.on_message = handle
     await link.attach()
     for _ in range(2):
-        await link.send(pb.FromAgent(join=pb.JoinSession(number="1")))
+        link.post(pb.FromAgent(join=pb.JoinSession(number="1")))
     await until(lambda: len(heard) == 2)
     assert link.state is LinkState.ATTACHED

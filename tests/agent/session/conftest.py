@@ -66,7 +66,7 @@ class Member:
         self.entry = Entry(self.machine)
         self.link.on_message = self.entry.receive
         self.link.on_lost = self.entry.lost
-        self._posts = asyncio.create_task(self.machine.carry_out_posts())
+        self.link.on_attached = lambda attachment: None if attachment.goes_on else self.entry.resume()
 
     @property
     def fingerprint(self) -> bytes:
@@ -86,13 +86,11 @@ class Member:
 
     async def settled(self) -> None:
         """Until the rendezvous has heard all that was posted, and this member all that was said to it."""
-        await self.machine.flush()
+        await self.link.flush()
         await asyncio.sleep(0.1)
 
     async def close(self) -> None:
         await self.entry.close()
-        self._posts.cancel()
-        await asyncio.gather(self._posts, return_exceptions=True)
         await self.link.close()
         await self.endpoint.close()
 

@@ -220,7 +220,9 @@ async def test_what_is_said_of_strangers_is_not_kept(make_member, wire):
     assert desk.entry.membership._part is None  # no plan, no edges: a circuit has nowhere to be kept
 
 
-async def test_who_comes_back_to_no_session_says_so_with_the_next_step(make_member, tmp_path):
+@pytest.fixture
+async def desk_as_kept(make_member, tmp_path):
+    """A member that was in a session before its agent was started, with plan 3."""
     identity = load_identity(tmp_path / "desk", "desk")
     charter = make_charter(
         identity,
@@ -233,7 +235,23 @@ async def test_who_comes_back_to_no_session_says_so_with_the_next_step(make_memb
         roster=[("desk", identity.fingerprint)],
     )
     keep(tmp_path / "desk", Kept(charter, 3, tmp_path))
-    desk = await make_member("desk")
+    return await make_member("desk")
+
+
+@pytest.mark.parametrize("state", [State.CONNECTING, State.SERVING])
+async def test_a_session_at_work_goes_on_until_the_rendezvous_has_lost_the_member(desk_as_kept, state):
+    entry, membership = desk_as_kept.entry, desk_as_kept.entry.membership
+    membership.lifecycle.state, reason = state, membership.reason
+    entry.lost("the stream broke")
+    assert (membership.state, membership.reason) == (state, reason)
+    entry.resume()  # what has come is not the conversation that broke off
+    assert membership.state is State.HELD
+    await until(lambda: membership.state is State.LEFT)
+    assert membership.reason.startswith("no session waits for this agent here")
+
+
+async def test_who_comes_back_to_no_session_says_so_with_the_next_step(desk_as_kept, tmp_path):
+    desk = desk_as_kept
     membership = desk.entry.membership
     assert (membership.state, membership.epoch) == (State.HELD, 3)
     assert "waiting for the rendezvous" in membership.reason
