@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import ipaddress
+import socket
 from collections.abc import AsyncIterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from kafila_agent.api.listening import ApiServerError, listen
 from kafila_agent.checks import examine
 from kafila_agent.config import AgentConfig, url_here
 from kafila_agent.control.link import Attachment, RendezvousLink
@@ -50,6 +52,7 @@ class Agent:
         self._entry: Entry | None = None
         self._control: ControlSocket | None = None
         self._api: ApiServer | None = None
+        self._api_socket: socket.socket | None = None  # until it serves
         self._metrics_server: MetricsServer | None = None
         self._tasks: list[asyncio.Task[Any]] = []
         self._importing: asyncio.Task[ModuleType] | None = None
@@ -117,6 +120,10 @@ class Agent:
 
     async def _open_local(self, metrics: AgentMetrics, vantage: Vantage) -> None:
         config = self._config
+        try:
+            self._api_socket = listen(config.api_host, config.api_port)
+        except ApiServerError as error:
+            raise AgentError(Fault.REFUSED, str(error)) from error
         self._control = ControlSocket(config.control_socket, self, config.control_group)
         await self._control.start()
         edges, rtt_s = lambda: self.machine.endpoint.edges, lambda: vantage.rtt_s
@@ -141,7 +148,9 @@ class Agent:
                 read_pace(self._config.pace)
         except (DeviceError, PaceError) as error:
             raise AgentError(Fault.INVALID, str(error)) from error
-        self._api = await open_api(self._config, lambda: self.entry.membership, self.status)
+        assert self._api_socket is not None
+        listening, self._api_socket = self._api_socket, None
+        self._api = await open_api(self._config, listening, lambda: self.entry.membership, self.status)
         self._changed()
 
     async def _attach(self, link: RendezvousLink) -> None:
@@ -164,6 +173,8 @@ class Agent:
         """Be away from the session, or leave one without a plan, telling the others, and let everything go."""
         if self._entry is not None:
             await self._entry.close()
+        if self._api_socket is not None:
+            self._api_socket.close()
         if self._api is not None:
             await self._api.close()
         if self._control is not None:

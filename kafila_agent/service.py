@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 
+from kafila_agent.api.listening import ApiServerError
 from kafila_agent.api.openai_routes import SERVING, Service
-from kafila_agent.api.server import ApiServer, ApiServerError
+from kafila_agent.api.server import ApiServer
 from kafila_agent.config import AgentConfig
 from kafila_agent.control.local import AgentError, Fault
 from kafila_agent.session.lifecycle import State
@@ -17,9 +19,12 @@ _HELD_RETRY_S = 15  # about what an agent takes to start
 
 
 async def open_api(
-    config: AgentConfig, membership: Callable[[], Membership | None], status: Callable[[], pb.Status]
+    config: AgentConfig,
+    listening: socket.socket,
+    membership: Callable[[], Membership | None],
+    status: Callable[[], pb.Status],
 ) -> ApiServer:
-    """Serve OpenAI's API and the page where ``config`` says. Raises AgentError naming the port and its option."""
+    """Serve OpenAI's API and the page where ``listening`` does, which is where ``config`` says. Raises AgentError."""
     try:
         server = ApiServer(
             config.api_host,
@@ -28,7 +33,7 @@ async def open_api(
             get_session=lambda: page_document(status()),
             api_key=config.api_key,
         )
-        await server.start()
+        await server.start(listening)
     except ApiServerError as error:
         raise AgentError(Fault.REFUSED, str(error)) from error
     return server

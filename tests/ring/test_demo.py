@@ -183,4 +183,5 @@ def test_wrong_input_is_named(tmp, args, status, words):
     assert result.returncode == status, result.stderr
     assert all(word in result.stderr for word in words), result.stderr
     assert "Traceback" not in result.stderr
+    assert "Starting" not in result.stderr
     assert left_behind(tmp) == ([], [])

@@ -296,6 +296,7 @@ def test_a_taken_port_is_named_with_its_option(tmp_path, fleet):
     assert agent.returncode == 1
     assert port in agent.stderr
     assert "--api-port" in agent.stderr
+    assert "not attached" not in agent.stderr  # at once: nothing else was tried before
     assert "Traceback" not in agent.stderr
 
 

@@ -12,8 +12,9 @@ from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from kafila_agent.api import responses
+from kafila_agent.api.listening import ApiServerError
 from kafila_agent.api.openai_routes import Service
-from kafila_agent.api.server import ApiServer, ApiServerError
+from kafila_agent.api.server import ApiServer
 from kafila_agent.edge.frame import Kind
 from tests.agent.api.conftest import MODEL
 
