@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from kafila_proto.conversation import Conversation
+from kafila_proto.association import Association
 from kafila_proto.rendezvous_pb2 import FromAgent, ToAgent, Welcome
 
 
 class Outbox:
-    """The rendezvous's half of a conversation, and the streams that it is held on: at most one at a time."""
+    """The rendezvous's half of an association, and its streams: at most one at a time."""
 
     def __init__(self) -> None:
-        self._conversation = Conversation(ToAgent)
+        self._association = Association(ToAgent)
         self._stream = 0  # the number of the present stream
         self._is_ending = False
         self._news = asyncio.Event()
@@ -20,26 +20,26 @@ class Outbox:
     def begin(self, heard: int) -> tuple[int, Welcome]:
         """A stream takes the place of the one before, if there is one: its number, and what to say first on it.
 
-        Raises ConversationError if the agent cannot have heard so many messages.
+        Raises AssociationError if the agent cannot have heard so many messages.
         """
-        self._conversation.go_on(heard)
+        self._association.go_on(heard)
         self._stream += 1
         self._is_ending = False
         self._changed()
-        return self._stream, Welcome(goes_on=self._stream > 1, heard=self._conversation.heard)
+        return self._stream, Welcome(goes_on=self._stream > 1, heard=self._association.heard)
 
     def is_present(self, stream: int) -> bool:
         """Whether no other stream has taken the place of ``stream``."""
         return stream == self._stream
 
     def put(self, message: ToAgent) -> None:
-        """Say ``message`` behind what was said before. Raises ConversationError where too much was not heard."""
-        self._conversation.say(message)
+        """Say ``message`` behind what was said before. Raises AssociationError where too much was not heard."""
+        self._association.say(message)
         self._changed()
 
     def hear(self, message: FromAgent) -> bool:
-        """As Conversation's."""
-        is_to_act_on = self._conversation.hear(message)
+        """As Association's."""
+        is_to_act_on = self._association.hear(message)
         self._changed()
         return is_to_act_on
 
@@ -56,7 +56,7 @@ class Outbox:
     async def next(self, stream: int) -> ToAgent | None:
         """What is to be said next on ``stream``; None at its end."""
         while self.is_present(stream):
-            if (message := self._conversation.next()) is not None:
+            if (message := self._association.next()) is not None:
                 return message
             if self._is_ending:
                 break

@@ -2,7 +2,7 @@
 
 A stream breaks because a process ended, or because a network changed under one that lives: an address, a NAT, a
 Wi-Fi. Both ends of a stream look alike here. So a member at work has GRACE_S in which its next stream goes on with
-the conversation, and nobody hears of it. That can wait, for tokens do not pass here, and who has really gone is missed
+the association, and nobody hears of it. That can wait, for tokens do not pass here, and who has really gone is missed
 by its neighbours in the ring before: they say within 8 s that its edges are silent, which ends the grace at once, as
 does another process of the same member.
 
@@ -25,11 +25,11 @@ GRACE_S = 15.0
 
 @dataclass(slots=True)
 class Attached:
-    """An agent that is here. ``source`` is the network it came from, for limits; ``conversation`` its process's own."""
+    """An agent that is here. ``source`` is the network it came from, for limits; ``association`` its process's own."""
 
     name: str
     source: str
-    conversation: bytes
+    association: bytes
     session_id: bytes | None = None  # as a member
     calling: bytes | None = None  # the session that it is being introduced to
     grace_until: float | None = None  # its stream broke
@@ -59,13 +59,13 @@ class Presence:
             if not self._greeted[source]:
                 del self._greeted[source]
 
-    def check(self, agent: bytes, source: str, conversation: bytes) -> None:
+    def check(self, agent: bytes, source: str, association: bytes) -> None:
         """Raise RequestRefused if another process of ``agent``, or too many agents of its network, are here.
 
         The same process may come again before it is known that its last stream is dead.
         """
         known = self.agents.get(agent)
-        if known is not None and known.grace_until is None and known.conversation != conversation:
+        if known is not None and known.grace_until is None and known.association != association:
             raise RequestRefused(
                 "forbidden",
                 f"{known.name} is attached already with this identity, from another process or a connection just"
@@ -77,10 +77,10 @@ class Presence:
                 "limit", f"{self.limits.agents_per_source} agents from {source} are attached already"
             )
 
-    def go_on(self, agent: bytes, source: str, conversation: bytes) -> bool:
+    def go_on(self, agent: bytes, source: str, association: bytes) -> bool:
         """Whether the stream that has come goes on with what ``agent`` was about; its grace is over then."""
         known = self.agents.get(agent)
-        if known is None or known.conversation != conversation:
+        if known is None or known.association != association:
             return False
         known.source, known.grace_until = source, None
         return True

@@ -81,16 +81,16 @@ class Registry:
         open_sessions = sum(entry.introductions.failed for entry in list(self.sessions.values()))
         return self.totals.introductions_failed + open_sessions
 
-    def attach(self, agent: bytes, name: str, source: str, conversation: bytes, now: float) -> list[Command]:
-        """An agent proved who it is: it goes on with its ``conversation``, or is here anew.
+    def attach(self, agent: bytes, name: str, source: str, association: bytes, now: float) -> list[Command]:
+        """An agent proved who it is: it goes on with its ``association``, or is here anew.
 
         Raises RequestRefused if it, or too many of its network, are here.
         """
-        self.presence.check(agent, source, conversation)
-        if self.presence.go_on(agent, source, conversation):
+        self.presence.check(agent, source, association)
+        if self.presence.go_on(agent, source, association):
             return []
         commands = self.forsake(agent, now) if agent in self.attached else []
-        self.attached[agent] = Attached(name, source, conversation)
+        self.attached[agent] = Attached(name, source, association)
         return commands
 
     def detach(self, agent: bytes, now: float) -> list[Command]:

@@ -10,8 +10,8 @@ import grpc
 import structlog
 
 from kafila_proto import PROTOCOL, VERSION
+from kafila_proto.association import ID_BYTES, AssociationError
 from kafila_proto.certificate import fingerprint
-from kafila_proto.conversation import ID_BYTES, ConversationError
 from kafila_proto.names import InvalidName, check_name, printable, session_label
 from kafila_proto.rendezvous_pb2 import (
     Challenge,
@@ -92,11 +92,11 @@ class RendezvousService(RendezvousServicer):
 
     def _attach(self, agent: bytes, hello: Hello, source: str) -> tuple[Outbox, int, Welcome]:
         now = self._clock()
-        self._carry_out(self._registry.attach(agent, hello.name, source, hello.conversation, now))
+        self._carry_out(self._registry.attach(agent, hello.name, source, hello.association, now))
         outbox = self._outboxes.setdefault(agent, Outbox())
         try:
             return outbox, *outbox.begin(hello.heard)
-        except ConversationError as error:
+        except AssociationError as error:
             self._carry_out(self._registry.forsake(agent, now))
             raise RequestRefused("invalid", str(error)) from error
 
@@ -143,7 +143,7 @@ class RendezvousService(RendezvousServicer):
         while isinstance(message := await context.read(), FromAgent) and outbox.is_present(stream):
             try:
                 is_to_act_on = outbox.hear(message)
-            except ConversationError as error:
+            except AssociationError as error:
                 self._give_up(agent, outbox, str(error))
                 return
             if is_to_act_on:
@@ -184,7 +184,7 @@ class RendezvousService(RendezvousServicer):
             return
         try:
             outbox.put(message)
-        except ConversationError as error:  # once what is being said to others is said
+        except AssociationError as error:  # once what is being said to others is said
             asyncio.get_running_loop().call_soon(self._give_up, to, outbox, str(error))
 
     def _give_up(self, agent: bytes, outbox: Outbox, reason: str) -> None:
@@ -220,8 +220,8 @@ def check_hello(hello: Hello, nonce: bytes, own_fingerprint: bytes) -> None:
             f"this rendezvous is Kafila {VERSION} (protocol {PROTOCOL}), the agent {printable(hello.version)} (protocol"
             f" {hello.protocol}): install the same version on both",
         )
-    if len(hello.conversation) != ID_BYTES:
-        raise RequestRefused("invalid", f"a conversation's id is {ID_BYTES} bytes")
+    if len(hello.association) != ID_BYTES:
+        raise RequestRefused("invalid", f"an association's id is {ID_BYTES} bytes")
     try:
         check_name(hello.name)
         verify_signature(hello.certificate, Label.HELLO, nonce + own_fingerprint, hello.signature)

@@ -3,10 +3,10 @@
     DETACHED --attach--> ATTACHED --lost--> WAITING --attach again, later and later--> ATTACHED
     any of them --close--> CLOSED
 
-What is said on it is a conversation, which the next stream goes on with if the rendezvous still has it: then a broken
-stream was no more than a delay. The stream is TLS to a pinned certificate (pin.py), whatever names and authorities
-say; the agent proves itself by signing the rendezvous's nonce together with that certificate's fingerprint, so that
-the proof is worth nothing to anybody in between.
+What is said on it belongs to an association, which the next stream goes on with if the rendezvous still has it: then a
+broken stream was no more than a delay. The stream is TLS to a pinned certificate (pin.py), whatever names and
+authorities say; the agent proves itself by signing the rendezvous's nonce together with that certificate's
+fingerprint, so that the proof is worth nothing to anybody in between.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from kafila_agent.control.pin import (
     parse_address,
     unreachable,
 )
-from kafila_agent.control.route import source_address
+from kafila_agent.control.route import has_address, source_address
 from kafila_agent.control.showable import make_showable
 from kafila_agent.identity import Identity
 from kafila_proto import PROTOCOL, VERSION
+from kafila_proto.association import ID_BYTES, Association, AssociationError
 from kafila_proto.certificate import CertificateError, common_name, fingerprint
-from kafila_proto.conversation import ID_BYTES, Conversation, ConversationError
 from kafila_proto.names import printable
 from kafila_proto.rendezvous_pb2 import Challenge, FromAgent, Hello, ToAgent, Welcome
 from kafila_proto.rendezvous_pb2_grpc import RendezvousStub
@@ -47,10 +47,10 @@ from kafila_proto.signed import Label
 ATTACH_S = 5.0
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
-PROMPT_DELAY_S = 2.0  # the longest while the rendezvous may still have the conversation: see its presence.py
+PROMPT_DELAY_S = 2.0  # the longest while the rendezvous may still have the association: see its presence.py
 PROMPT_S = 30.0
 MAX_MESSAGE_BYTES = 4 << 20
-_LOOK_S = 1.0  # how often it is looked whether the stream's own address is still the one to use
+_LOOK_S = 1.0  # how often it is looked whether the stream's own address is still there
 
 _OPTIONS = [
     ("grpc.enable_http_proxy", 0),
@@ -87,7 +87,7 @@ class LinkRefused(LinkError):
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """What the rendezvous said of itself. ``goes_on``: with the conversation that the last stream broke off."""
+    """What the rendezvous said of itself. ``goes_on``: with the association that the last stream broke off."""
 
     host: str
     udp_port: int
@@ -131,8 +131,8 @@ class RendezvousLink:
         self._is_writing = False
         self._news = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
-        self._is_over = False  # the conversation: the next stream begins another one
-        self._converse_anew()
+        self._is_over = False  # the association: the next stream begins another one
+        self._associate_anew()
 
     async def attach(self) -> Attachment:
         """Attach once, within ATTACH_S, and stay attached from then on. Raises LinkError."""
@@ -151,8 +151,8 @@ class RendezvousLink:
     def post(self, message: FromAgent) -> None:
         """Say ``message`` to the rendezvous behind what was said before, on this stream or the next that goes on."""
         try:
-            self._conversation.say(message)
-        except ConversationError as error:
+            self._association.say(message)
+        except AssociationError as error:
             if not self._is_over:
                 log.warning("the rendezvous does not read what it is sent", reason=str(error))
             self._is_over = True
@@ -160,7 +160,7 @@ class RendezvousLink:
 
     async def flush(self) -> None:
         """Wait until all that was posted is sent, or has nobody to go to."""
-        while self.state is LinkState.ATTACHED and (self._is_writing or not self._conversation.is_written):
+        while self.state is LinkState.ATTACHED and (self._is_writing or not self._association.is_written):
             await self._news.wait()
 
     async def close(self) -> None:
@@ -171,10 +171,10 @@ class RendezvousLink:
             await asyncio.gather(self._keeping, return_exceptions=True)
         await self._drop()
 
-    def _converse_anew(self) -> None:
-        """Whatever was said and not heard is lost with the old conversation."""
-        self._conversation_id = os.urandom(ID_BYTES)
-        self._conversation = Conversation(FromAgent)
+    def _associate_anew(self) -> None:
+        """Whatever was said and not heard is lost with the old association."""
+        self._association_id = os.urandom(ID_BYTES)
+        self._association = Association(FromAgent)
         self._is_over = False
 
     def _changed(self) -> None:
@@ -211,7 +211,7 @@ class RendezvousLink:
     async def _converse(self) -> str:
         """Read and write until the stream breaks; the reason it broke."""
         assert self._call is not None
-        ends = [self._read(self._call), self._write(self._call), self._watch_route()]
+        ends = [self._read(self._call), self._write(self._call), self._watch_address()]
         tasks = [asyncio.create_task(end) for end in ends]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -224,7 +224,7 @@ class RendezvousLink:
     async def _read(self, call: _Call) -> str:
         try:
             while isinstance(message := await call.read(), ToAgent):
-                is_to_act_on = self._conversation.hear(message)
+                is_to_act_on = self._association.hear(message)
                 self._changed()
                 if is_to_act_on:
                     self._deliver(message)
@@ -232,7 +232,7 @@ class RendezvousLink:
             return (
                 f"the stream to the rendezvous at {self.address} broke ({printable(error.details() or '')})"
             )
-        except ConversationError as error:
+        except AssociationError as error:
             self._is_over = True
             return f"the rendezvous at {self.address} is not understood: {error}"
         return f"the rendezvous at {self.address} ended the stream"
@@ -240,7 +240,7 @@ class RendezvousLink:
     async def _write(self, call: _Call) -> str:
         try:
             while not self._is_over:
-                if (message := self._conversation.next()) is None:
+                if (message := self._association.next()) is None:
                     await self._news.wait()
                     continue
                 self._is_writing = True
@@ -253,11 +253,11 @@ class RendezvousLink:
             self._is_writing = False
         return f"the rendezvous at {self.address} does not read what it is sent"
 
-    async def _watch_route(self) -> str:
-        """Until packets leave from another address than the stream's: nothing comes back to one that is gone."""
-        while (now := source_address(self._peer)) is None or now == self._source:  # noqa: ASYNC110
+    async def _watch_address(self) -> str:
+        """Until the stream's own address is gone and there is another way: nothing comes back to the one before."""
+        while self._source is None or has_address(self._source) or source_address(self._peer) is None:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
-        return f"this machine reaches the rendezvous at {self.address} from another address than before"
+        return f"this machine's address {self._source}, from which it reached {self.address}, is gone"
 
     def _deliver(self, message: ToAgent) -> None:
         if not make_showable(message):
@@ -288,7 +288,7 @@ class RendezvousLink:
 
     async def _connect(self) -> Attachment:
         if self._is_over:
-            self._converse_anew()
+            self._associate_anew()
         certificate, self._peer = await fetch_certificate(self.address)
         self._source = source_address(self._peer)
         seen = fingerprint(certificate)
@@ -309,13 +309,13 @@ class RendezvousLink:
 
     def _go_on(self, welcome: Welcome) -> None:
         if not welcome.goes_on:
-            if unsent := self._conversation.kept:
+            if unsent := self._association.kept:
                 log.warning("not sent, or not known to be heard", messages=unsent)
-            self._conversation = Conversation(FromAgent)
+            self._association = Association(FromAgent)
             return
         try:
-            self._conversation.go_on(welcome.heard)
-        except ConversationError as error:
+            self._association.go_on(welcome.heard)
+        except AssociationError as error:
             raise LinkRefused("invalid", f"the rendezvous at {self.address}: {error}") from error
 
     def _open_channel(self, certificate: bytes) -> grpc.aio.Channel:
@@ -341,8 +341,8 @@ class RendezvousLink:
             name=self._identity.name,
             certificate=self._identity.certificate_der,
             signature=self._identity.sign(Label.HELLO, challenge.nonce + seen),
-            conversation=self._conversation_id,
-            heard=self._conversation.heard,
+            association=self._association_id,
+            heard=self._association.heard,
         )
 
     async def _hear(self, expected: str) -> Any:

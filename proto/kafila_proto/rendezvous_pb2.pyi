@@ -119,22 +119,22 @@ class Challenge(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., nonce: _Optional[bytes] = ..., udp_port: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "version", "name", "certificate", "signature", "conversation", "heard")
+    __slots__ = ("protocol", "version", "name", "certificate", "signature", "association", "heard")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    CONVERSATION_FIELD_NUMBER: _ClassVar[int]
+    ASSOCIATION_FIELD_NUMBER: _ClassVar[int]
     HEARD_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     name: str
     certificate: bytes
     signature: bytes
-    conversation: bytes
+    association: bytes
     heard: int
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., conversation: _Optional[bytes] = ..., heard: _Optional[int] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., association: _Optional[bytes] = ..., heard: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("goes_on", "heard")

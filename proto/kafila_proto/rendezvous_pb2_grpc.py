@@ -27,8 +27,8 @@ if _version_not_supported:
 
 class RendezvousStub:
     """What an agent and the rendezvous say to each other, on one long-lived stream that the agent opens.
-    What they say after Hello and Welcome is a conversation, which outlives its stream: each side keeps what the
-    other has not heard, and says it again on the next one (conversation.py).
+    Their association outlives its streams: each side keeps what the other has not heard, and says it again on the
+    next stream, behind Hello and Welcome (association.py).
     Facts and plans cross as the JSON of `kafila-ctl plan`, so that what a member reports, what the planner
     reads and what a person can replay is one thing. Whatever must not be altered on the way is Signed.
     """
@@ -48,8 +48,8 @@ class RendezvousStub:
 
 class RendezvousServicer:
     """What an agent and the rendezvous say to each other, on one long-lived stream that the agent opens.
-    What they say after Hello and Welcome is a conversation, which outlives its stream: each side keeps what the
-    other has not heard, and says it again on the next one (conversation.py).
+    Their association outlives its streams: each side keeps what the other has not heard, and says it again on the
+    next stream, behind Hello and Welcome (association.py).
     Facts and plans cross as the JSON of `kafila-ctl plan`, so that what a member reports, what the planner
     reads and what a person can replay is one thing. Whatever must not be altered on the way is Signed.
     """
@@ -78,8 +78,8 @@ def add_RendezvousServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Rendezvous:
     """What an agent and the rendezvous say to each other, on one long-lived stream that the agent opens.
-    What they say after Hello and Welcome is a conversation, which outlives its stream: each side keeps what the
-    other has not heard, and says it again on the next one (conversation.py).
+    Their association outlives its streams: each side keeps what the other has not heard, and says it again on the
+    next stream, behind Hello and Welcome (association.py).
     Facts and plans cross as the JSON of `kafila-ctl plan`, so that what a member reports, what the planner
     reads and what a person can replay is one thing. Whatever must not be altered on the way is Signed.
     """

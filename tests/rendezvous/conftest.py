@@ -63,14 +63,14 @@ async def make_party(rendezvous, tmp_path):
     """``await make_party(name)`` is an attached party; all are closed after the test."""
     made = []
 
-    async def make(name: str, identity=None, conversation_of=None):
+    async def make(name: str, identity=None, association_of=None):
         address = f"127.0.0.1:{rendezvous.grpc_port}"
         party = parties.Party(address, name, tmp_path / name, identity)
-        if conversation_of is not None:  # as the same process
-            other = conversation_of.link
-            party.link._conversation_id, party.link._conversation = (
-                other._conversation_id,
-                other._conversation,
+        if association_of is not None:  # as the same process
+            other = association_of.link
+            party.link._association_id, party.link._association = (
+                other._association_id,
+                other._association,
             )
         made.append(party)
         await party.attach()

@@ -119,18 +119,18 @@ def test_who_has_another_stream_before_the_first_is_known_dead_is_not_locked_out
     before = world.registry.attached[lap.id]
     assert world.come_again(lap, ANOTHER) == []
     assert world.registry.attached[lap.id] is before
-    for process in (bytes(16), world.conversations[desk.id]):  # a copy of its key is another agent
+    for process in (bytes(16), world.associations[desk.id]):  # a copy of its key is another agent
         with pytest.raises(RequestRefused, match="lap is attached already"):
             world.registry.attach(lap.id, "lap", ANOTHER, process, world.now)
     assert holds(world, desk) == []
 
 
-def test_nobody_comes_back_with_another_s_conversation(world, agents, at_work):
+def test_nobody_comes_back_with_another_s_association(world, agents, at_work):
     """Its id is no key: the agent has proved who it is."""
     _, lap, _, spare = agents
     world.detach(lap)
     world.detach(spare)
-    world.registry.attach(spare.id, "spare", ANOTHER, world.conversations[lap.id], world.now)
+    world.registry.attach(spare.id, "spare", ANOTHER, world.associations[lap.id], world.now)
     assert world.registry.attached[spare.id].session_id is None
     assert world.registry.attached[lap.id].grace_until is not None
 

@@ -17,8 +17,8 @@ from kafila_agent.control.link import LinkRefused
 from kafila_agent.identity import load_identity
 from kafila_proto import PROTOCOL, VERSION
 from kafila_proto import rendezvous_pb2 as pb
+from kafila_proto.association import MAX_BYTES, MAX_MESSAGES
 from kafila_proto.certificate import common_name
-from kafila_proto.conversation import MAX_BYTES, MAX_MESSAGES
 from kafila_proto.rendezvous_pb2_grpc import RendezvousStub
 from kafila_proto.session_code import SessionCode
 from kafila_proto.signed import Label
@@ -156,7 +156,7 @@ async def test_a_process_may_come_again_before_its_stream_is_known_to_be_dead(se
     await serve(members)
     with pytest.raises(LinkRefused, match="lap is attached already"):
         await make_party("copy", lap.identity)
-    again = await make_party("again", lap.identity, conversation_of=lap)
+    again = await make_party("again", lap.identity, association_of=lap)
     assert again.link.attachment.goes_on
     assert "ended the stream" in await lap.expect("lost")
     await lap.link.close()
@@ -167,7 +167,7 @@ async def test_a_process_may_come_again_before_its_stream_is_known_to_be_dead(se
 async def test_who_has_heard_what_was_never_said_begins_anew(session, rendezvous):
     desk, lap = await session("desk", "lap")
     await serve([desk, lap])
-    lap.link._conversation.heard += 1
+    lap.link._association.heard += 1
     rendezvous.service._outboxes[lap.identity.fingerprint].finish()
     assert not (await lap.expect("attached", skip=("lost", "member"))).goes_on
     assert list((await desk.expect("hold")).absent) == [lap.identity.fingerprint]
@@ -251,7 +251,7 @@ def hello_of(identity, nonce: bytes, fingerprint: bytes, **changes) -> pb.Hello:
         "name": identity.name,
         "certificate": identity.certificate_der,
         "signature": identity.sign(Label.HELLO, nonce + fingerprint),
-        "conversation": bytes(16),
+        "association": bytes(16),
     }
     return pb.Hello(**fields | changes)
 
@@ -268,7 +268,7 @@ def test_a_hello_proves_who_says_it_to_this_rendezvous_now(tmp_path):
         hello_of(desk, nonce, pin, certificate=desk.certificate_der.replace(VERSION_3, VERSION_6)),
         hello_of(desk, nonce, pin, signature=desk.sign(Label.REPORT, nonce + pin)),
         hello_of(desk, nonce, pin, name="not a name"),
-        hello_of(desk, nonce, pin, conversation=b""),
+        hello_of(desk, nonce, pin, association=b""),
     ):
         with pytest.raises(RequestRefused):
             check_hello(hello, nonce, pin)
@@ -322,8 +322,8 @@ async def test_who_does_not_read_takes_up_little_memory(session, rendezvous):
     for _ in range(1000):  # without yielding, as to one whose window is full
         commands = rendezvous.registry.receive(desk.identity.fingerprint, said, 0.0)
         rendezvous.service._carry_out(commands)
-        assert outbox._conversation._bytes <= MAX_BYTES + said.ByteSize()
-    assert outbox._conversation.kept < 1000
+        assert outbox._association._bytes <= MAX_BYTES + said.ByteSize()
+    assert outbox._association.kept < 1000
 
 
 async def test_strangers_that_say_nothing_leave_room_for_the_others(rendezvous, make_party, monkeypatch):

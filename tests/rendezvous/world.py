@@ -43,19 +43,19 @@ class World:
         self.over: list[SessionOver] = []
         self.released: list[ReleaseCircuits] = []
         self.forsaken: list[bytes] = []
-        self.conversations: dict[bytes, bytes] = {}
-        self._conversations = itertools.count()
+        self.associations: dict[bytes, bytes] = {}
+        self._associations = itertools.count()
         self.now = 0.0
 
     def attach(self, agent: Agent, source: str = "192.0.2.1") -> list:
-        """A process of the agent's begins: its conversation is a new one."""
-        self.conversations[agent.id] = next(self._conversations).to_bytes(16)
+        """A process of the agent's begins: its association is a new one."""
+        self.associations[agent.id] = next(self._associations).to_bytes(16)
         return self.come_again(agent, source)
 
     def come_again(self, agent: Agent, source: str = "192.0.2.1") -> list:
         """Another stream of the same process."""
-        conversation = self.conversations[agent.id]
-        return self.note(self.registry.attach(agent.id, agent.name, source, conversation, self.now))
+        association = self.associations[agent.id]
+        return self.note(self.registry.attach(agent.id, agent.name, source, association, self.now))
 
     def detach(self, agent: Agent) -> list:
         return self.note(self.registry.detach(agent.id, self.now))

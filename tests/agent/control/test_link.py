@@ -20,7 +20,7 @@ from kafila_agent.control.link import (
     RendezvousLink,
 )
 from kafila_agent.control.pin import PinMismatch, Unreachable
-from kafila_agent.control.route import source_address
+from kafila_agent.control.route import has_address, source_address
 from kafila_agent.identity import load_identity
 from kafila_proto import VERSION
 from kafila_proto import rendezvous_pb2 as pb
@@ -228,29 +228,39 @@ async def test_an_address_that_is_gone_is_noticed_at_once_and_another_stream_com
     start, make_link, monkeypatch
 ):
     """The old stream would be silent for seconds, and nothing would break it off."""
-    here: list[str | None] = ["192.0.2.10"]
-    monkeypatch.setattr("kafila_agent.control.link.source_address", lambda _: here[0])
+    has, ways_out = {"192.0.2.10"}, ["192.0.2.10"]
+    monkeypatch.setattr("kafila_agent.control.link.has_address", lambda address: address in has)
+    monkeypatch.setattr(
+        "kafila_agent.control.link.source_address", lambda _: ways_out[0] if ways_out else None
+    )
     monkeypatch.setattr("kafila_agent.control.link._LOOK_S", 0.01)
     server = await start()
     link = make_link(f"127.0.0.1:{server.grpc_port}")
     lost, again = [], []
     link.on_lost, link.on_attached = lost.append, again.append
     await link.attach()
-    for address in (None, "192.0.2.10"):  # a moment without any, and the same one again
-        here[0] = address
-        await asyncio.sleep(0.05)
-    assert link.state is LinkState.ATTACHED
-    here[0] = "192.0.2.99"
+    has.clear()
+    ways_out.clear()
+    await asyncio.sleep(0.05)  # no way out at all: perhaps it comes back
+    has.add("192.0.2.10")
+    ways_out.append("198.51.100.1")  # another way beside the old one, such as a cable
+    await asyncio.sleep(0.05)
+    assert (link.state, lost) == (LinkState.ATTACHED, [])
+    has.remove("192.0.2.10")
+    has.add("198.51.100.1")
     await until(lambda: again)
-    assert [("another address" in reason) for reason in lost] == [True]
+    assert ["address 192.0.2.10" in reason for reason in lost] == [True]
     await asyncio.sleep(0.05)
     assert link.state is LinkState.ATTACHED
 
 
-def test_the_address_that_packets_leave_from_is_known_without_sending_any():
+def test_an_address_of_this_machine_and_the_one_that_packets_leave_from_are_known():
     assert source_address("127.0.0.1") == "127.0.0.1"
     assert source_address("::1") in ("::1", None)  # None on a machine without IPv6
     assert source_address("255.255.255.255") is None  # may not be sent to
+    assert has_address("127.0.0.1")
+    assert not has_address("192.0.2.10")
+    assert not has_address("2001:db8::99")
 
 
 async def test_what_piles_up_while_nobody_hears_it_has_an_end(start, make_link):
@@ -262,7 +272,7 @@ async def test_what_piles_up_while_nobody_hears_it_has_an_end(start, make_link):
     large = pb.FromAgent(join=pb.JoinSession(number="1" * (64 << 10)))
     for _ in range(40):  # without yielding
         link.post(large)
-    assert link._conversation.kept < 40
+    assert link._association.kept < 40
     await until(lambda: again)
     assert not again[0].goes_on
 

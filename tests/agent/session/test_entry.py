@@ -244,7 +244,7 @@ async def test_a_session_at_work_goes_on_until_the_rendezvous_has_lost_the_membe
     membership.lifecycle.state, reason = state, membership.reason
     entry.lost("the stream broke")
     assert (membership.state, membership.reason) == (state, reason)
-    entry.resume()  # what has come is not the conversation that broke off
+    entry.resume()  # what has come is not the association that broke off
     assert membership.state is State.HELD
     await until(lambda: membership.state is State.LEFT)
     assert membership.reason.startswith("no session waits for this agent here")

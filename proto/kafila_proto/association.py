@@ -1,4 +1,4 @@
-"""What an agent and the rendezvous say to each other, whatever stream it is said on. A core, alike on both sides.
+"""The association of an agent and the rendezvous, which outlives its streams. A core, alike on both sides.
 
 A TCP stream breaks when an address changes or a NAT forgets it, and nobody knows what of the last words has arrived.
 So each side keeps what it has said until the other has heard it. Messages are counted, not numbered, for a stream keeps
@@ -22,11 +22,11 @@ _TELL_BYTES = 64 << 10
 Said = TypeVar("Said", FromAgent, ToAgent)
 
 
-class ConversationError(ValueError):
-    """The other side cannot have heard what it says it has, or is not told any more: the conversation is over."""
+class AssociationError(ValueError):
+    """The other side cannot have heard what it says it has, or is not told any more: the association is over."""
 
 
-class Conversation(Generic[Said]):
+class Association(Generic[Said]):
     """One side's half: it says messages of type ``kind``, and hears those of the other type."""
 
     def __init__(self, kind: type[Said]) -> None:
@@ -50,9 +50,9 @@ class Conversation(Generic[Said]):
         return len(self._kept)
 
     def say(self, message: Said) -> None:
-        """Say ``message`` behind what was said before. Raises ConversationError where too much is kept already."""
+        """Say ``message`` behind what was said before. Raises AssociationError where too much is kept already."""
         if len(self._kept) >= MAX_MESSAGES or self._bytes >= MAX_BYTES:
-            raise ConversationError(f"{len(self._kept)} messages were said and not heard")
+            raise AssociationError(f"{len(self._kept)} messages were said and not heard")
         self._kept.append(message)
         self._bytes += message.ByteSize()
 
@@ -69,7 +69,7 @@ class Conversation(Generic[Said]):
     def hear(self, message: FromAgent | ToAgent) -> bool:
         """Take a message of the other side's; whether there is something in it to be acted on.
 
-        Raises ConversationError if it has heard what was never written.
+        Raises AssociationError if it has heard what was never written.
         """
         if message.WhichOneof("message") == "heard":
             self._forget(message.heard.count, self._forgotten + self._written)
@@ -81,7 +81,7 @@ class Conversation(Generic[Said]):
     def go_on(self, heard: int) -> None:
         """A new stream begins; the other side has ``heard`` so many, and was told how many were heard here.
 
-        Raises ConversationError if it cannot have heard so many, or had heard more before.
+        Raises AssociationError if it cannot have heard so many, or had heard more before.
         """
         self._forget(heard, self._forgotten + len(self._kept))
         self._written = 0
@@ -92,7 +92,7 @@ class Conversation(Generic[Said]):
 
     def _forget(self, heard: int, said: int) -> None:
         if not self._forgotten <= heard <= said:
-            raise ConversationError(f"{heard} messages heard of {said}, where {self._forgotten} were before")
+            raise AssociationError(f"{heard} messages heard of {said}, where {self._forgotten} were before")
         for _ in range(heard - self._forgotten):
             self._bytes -= self._kept.popleft().ByteSize()
         self._written -= min(self._written, heard - self._forgotten)

@@ -1,4 +1,4 @@
-"""Whatever streams break, and wherever: what is said comes once, in order, or the conversation is over."""
+"""Whatever streams break, and wherever: what is said comes once, in order, or the association is over."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from kafila_proto.conversation import MAX_BYTES, MAX_MESSAGES, Conversation, ConversationError
+from kafila_proto.association import MAX_BYTES, MAX_MESSAGES, Association, AssociationError
 from kafila_proto.rendezvous_pb2 import FromAgent, Heard, JoinSession, Serve, ToAgent
 
 
@@ -19,7 +19,7 @@ class End:
     """One side, what is on its way to the other, and what it has taken."""
 
     def __init__(self, kind, make) -> None:
-        self.half = Conversation(kind)
+        self.half = Association(kind)
         self.make = make
         self.said = 0
         self.on_the_way: deque = deque()
@@ -90,24 +90,24 @@ def test_what_is_large_is_not_kept_for_long():
 
 @pytest.mark.parametrize(("length", "most"), [(1, MAX_MESSAGES), (16_000, MAX_BYTES // 16_000 + 1)])
 def test_what_is_kept_has_a_limit(length, most):
-    half = Conversation(FromAgent)
+    half = Association(FromAgent)
     message = FromAgent(join=JoinSession(number="x" * length))
     for _ in range(most):
         half.say(message)
-    with pytest.raises(ConversationError, match=f"{most} messages"):
+    with pytest.raises(AssociationError, match=f"{most} messages"):
         half.say(message)
 
 
 def test_nobody_has_heard_what_was_not_said_nor_less_than_before():
-    half = Conversation(FromAgent)
+    half = Association(FromAgent)
     for number in range(3):
         half.say(request(number))
     half.next()
-    with pytest.raises(ConversationError):
+    with pytest.raises(AssociationError):
         half.hear(ToAgent(heard=Heard(count=2)))  # one was written
     half.hear(ToAgent(heard=Heard(count=1)))
     for heard in (0, 4, 2**64 - 1):
-        with pytest.raises(ConversationError):
+        with pytest.raises(AssociationError):
             half.go_on(heard)
     half.go_on(3)  # more may have arrived than is known to be written on this stream
     assert (half.kept, half.is_written) == (0, True)
