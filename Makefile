@@ -17,15 +17,16 @@ setup: .venv/installed
 demo: setup
 	$(BIN)/kafila-ctl demo $(ARGS)
 
-# For the laboratory of tests/natlab, for tests/deploy and for the page: as root on Debian they are installed, elsewhere the tests
-# that need them are skipped.
-TOOLS := nftables iptables iproute2 conntrack procps miniupnpd prometheus systemd chromium
+# For the laboratory of tests/natlab, for tests/deploy, and a browser for the page: as root on Debian they are installed,
+# elsewhere the tests that need them are skipped.
+TOOLS := nftables iptables iproute2 conntrack procps miniupnpd prometheus systemd
+BROWSER := chromium-headless-shell
 
 tools:
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s $(TOOLS) >/dev/null 2>&1; then \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-		apt-get install -qq -y --no-install-recommends $(TOOLS) >/dev/null \
-		|| echo "could not install $(TOOLS): the tests that need them are skipped"; fi
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then for wanted in "$(TOOLS)" "$(BROWSER)"; do \
+		dpkg -s $$wanted >/dev/null 2>&1 || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+		apt-get install -qq -y --no-install-recommends $$wanted >/dev/null; } \
+		|| echo "could not install $$wanted: the tests that need them are skipped"; done; fi
 
 # Real agents in every pair of places: some minutes, and a few GB of memory for up to fourteen agents at once.
 natlab-table: setup tools

@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import BrowserContext, Page, async_playwright
 
-CHROMIUM = shutil.which("chromium")
+# The first of them starts soonest: it has no windows to get ready.
+PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, PROGRAMS)), None)
 PATIENCE_MS = 60_000  # of a machine that has other things to do
 
 
@@ -37,7 +39,7 @@ class Watched:
 async def open_browser(*options: str) -> AsyncIterator[BrowserContext]:
     """Chromium, started with further ``options``."""
     if CHROMIUM is None:
-        pytest.skip("chromium is not installed (make tools)")
+        pytest.skip(f"none of {', '.join(PROGRAMS)} is installed (make tools)")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", *options], timeout=PATIENCE_MS

@@ -181,6 +181,7 @@ def test_services_from_the_wheel_form_a_session_and_answer(lab, installed, servi
 
     joined = run("lima", "session", "join", code)
     assert joined.stdout.strip() == "http://127.0.0.1:7480/v1", joined.stderr
+    assert "Chat in a browser: http://127.0.0.1:7480/\n" in joined.stderr
     assert creating.wait(60) == 0
     status = json.loads(run("oslo", "session", "status", "--json").stdout)["session"]
     assert status["state"] == "serving"

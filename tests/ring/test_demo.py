@@ -116,6 +116,7 @@ def test_people_read_the_plan_and_the_ring_and_are_served_until_they_stop_it(tmp
         assert process.wait(20) == 130
         told = process.stderr.read()
     assert re.search(r"Session code on desk: \d{6}-\w+-\w+", told)
+    assert f"Chat in a browser: {url.removesuffix('v1')}\n" in told
     for word in ("bandwidth", "needs / room", "predicted stage", "laptop is ready", "─relayed"):
         assert word in told
     assert left_behind(tmp) == ([], [])

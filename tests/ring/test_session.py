@@ -102,6 +102,7 @@ def test_a_mixed_ring_serves_and_shows_it(fleet, smollm2):
     assert shown.returncode == 0, shown.stderr
     for word in ("desk", "laptop", "tower", "serving", "relayed", "measured stage", "tokens/s"):
         assert word in shown.stdout
+    assert f"chat in a browser: {status.api_url.removesuffix('v1')}\n" in shown.stdout
     session = json.loads(ctl(fleet, head, "session", "status", "--json").stdout)["session"]
     assert {member["name"] for member in session["members"]} == {"desk", "laptop", "tower"}
     assert all(member["measured_stage_s"] > 0 for member in session["members"])

@@ -4,45 +4,54 @@ import { digits, percent, seconds } from "/page/figures.js";
 import { copyButton, element } from "/page/nodes.js";
 import { showText } from "/page/text.js";
 
-/** Show a message at the end of `talk`. `update()` shows what has come to it since, at the next frame. */
+const FOLLOWED_PX = 80; // nearer to the end than this, whoever reads follows what comes
+
+/** Show a message at the end of `talk`. `update()` shows what has come to an answer since, at the next frame. */
 export function showMessage(talk, message) {
-  const own = message.role === "user";
-  const text = element("div", { class: "text" });
-  const thoughts = element("div", { class: "text" });
-  const thinking = element("details", { class: "thoughts", hidden: true }, element("summary", {}, "Thoughts"), thoughts);
-  const foot = element("p", { class: "foot" });
-  const place = element(
-    "article",
-    { class: own ? "message own" : "message" },
-    element("h3", { class: "unseen" }, own ? "You" : "The model"),
-    thinking,
-    text,
-    foot,
-  );
+  const { place, draw } = message.role === "user" ? question(message) : answer(message);
   let due = false;
-
-  function draw() {
-    due = false;
-    const follows = talk.scrollHeight - talk.scrollTop - talk.clientHeight < 80;
-    if (own) text.textContent = message.content;
-    else showText(text, message.content);
-    showText(thoughts, message.thoughts ?? "");
-    thinking.hidden = !message.thoughts;
-    place.classList.toggle("waits", message.busy === true && !message.content);
-    place.setAttribute("aria-busy", String(message.busy === true));
-    foot.replaceChildren(...(own || message.busy ? [] : [message.note ?? "", copyButton(() => message.content)]));
-    if (follows) talk.scrollTop = talk.scrollHeight;
-  }
-
-  function update() {
-    if (!due) requestAnimationFrame(draw);
-    due = true;
-  }
-
   talk.append(place);
   draw();
   talk.scrollTop = talk.scrollHeight;
+
+  function update() {
+    if (due) return;
+    due = true;
+    requestAnimationFrame(() => {
+      due = false;
+      const follows = talk.scrollHeight - talk.scrollTop - talk.clientHeight < FOLLOWED_PX;
+      draw();
+      if (follows) talk.scrollTop = talk.scrollHeight;
+    });
+  }
+
   return { place, update };
+}
+
+function question({ content }) {
+  const said = element("h2", { class: "unseen" }, "You");
+  const place = element("article", { class: "message own" }, said, element("div", { class: "text" }, content));
+  return { place, draw: () => {} };
+}
+
+function answer(message) {
+  const text = element("div", { class: "text" });
+  const thoughts = element("div", { class: "text" });
+  const thinking = element("details", { class: "thoughts" }, element("summary", {}, "Thoughts"), thoughts);
+  const foot = element("p", { class: "foot" });
+  const said = element("h2", { class: "unseen" }, "The model");
+  const place = element("article", { class: "message" }, said, thinking, text, foot);
+
+  function draw() {
+    showText(text, message.content);
+    showText(thoughts, message.thoughts);
+    thinking.hidden = !message.thoughts;
+    place.classList.toggle("waits", message.busy && !message.content);
+    place.setAttribute("aria-busy", message.busy);
+    foot.replaceChildren(...(message.busy ? [] : [message.note, copyButton(() => message.content)]));
+  }
+
+  return { place, draw };
 }
 
 /** How an answer was made, from its last chunk: a list of figures. */

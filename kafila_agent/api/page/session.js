@@ -44,7 +44,7 @@ function termsOf(session) {
 function advice(causes) {
   const told = causes.map(({ finding, next_step: step }) =>
     element("li", {}, ...inline(finding), step ? element("p", { class: "step" }, "→ ", ...inline(step)) : null));
-  return element("ul", { class: "causes", role: "status", "aria-label": "What holds it back" }, ...told);
+  return element("ul", { class: "causes", "aria-label": "What holds it back" }, ...told);
 }
 
 function figures({ name, session }) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from playwright.async_api import expect
 from structlog.testing import capture_logs
 
 from kafila_agent.api.page_routes import FILES
+from kafila_agent.head.text import Text
 from kafila_agent.view.document import page_document
 from kafila_proto import agent_pb2 as pb
 from tests.agent.api.conftest import MODEL
@@ -218,10 +220,6 @@ A [link](javascript:alert(1)) and **bold <b>words</b>**:
 
 
 async def test_what_a_model_writes_is_text_whatever_it_writes(make_site, text):
-    import copy
-
-    from kafila_agent.head.text import Text
-
     tokenizer = copy.deepcopy(text._tokenizer)
     tokenizer.chat_template = TEMPLATE  # knows thoughts
     site = await make_site(
