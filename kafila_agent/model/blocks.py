@@ -8,6 +8,7 @@ conversions and tying), and the block list is then compacted to the stage's rang
 from __future__ import annotations
 
 import copy
+import threading
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from kafila_agent.stage.kv_cache import SlotCache
 
 _PLAIN: Mapping[str, Packing] = {}
+_FILLING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,17 +185,25 @@ def _from_pretrained(
 
     logging.disable_progress_bar()
     try:
-        return stage_class.from_pretrained(
-            None,
-            config=manifest.model_config,
-            state_dict=reader.state_dict(),
-            dtype=dtype,
-            output_loading_info=True,
-        )
+        return fill(stage_class, manifest.model_config, reader.state_dict(), dtype)
     except Exception as error:
         if reader.error is not None:
             raise _as_model_error(reader.error, manifest) from error
         raise _as_model_error(error, manifest) from error
+
+
+def fill(
+    stage_class: type[PreTrainedModel], config: PreTrainedConfig, state: Mapping[str, Any], dtype: torch.dtype
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """A model with the tensors of ``state`` by transformers' loader, and what the loader says of them.
+
+    The loader changes transformers' own classes while it works, and puts them back: two at once leave them changed for
+    good. So there is one at a time.
+    """
+    with _FILLING:
+        return stage_class.from_pretrained(
+            None, config=config, state_dict=state, dtype=dtype, output_loading_info=True
+        )
 
 
 def _as_model_error(error: Exception, manifest: Manifest) -> ModelError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kafila_agent.kernels.packing import PACKINGS, TILE_ROWS, pack, quantise
-from kafila_agent.model.blocks import StageModel, stage_of
+from kafila_agent.model.blocks import StageModel, fill, stage_of
 from kafila_agent.model.families import FAMILIES, causal_lm_class, skeleton
 from kafila_agent.model.kv import describe_kv, narrow
 from kafila_agent.model.packed import choose_packings
@@ -43,7 +43,7 @@ def random_stage(
     family = FAMILIES[config.model_type]
     stage_class = _stage_class(config, quant)
     state = {name: _Random(tensor, dtype) for name, tensor in _state(config, dtype, quant).items()}
-    model = stage_class.from_pretrained(None, config=config, state_dict=state, dtype=dtype)
+    model, _ = fill(stage_class, config, state, dtype)
     return StageModel(model.to(device), family, describe_kv(config, family.name), 0, blocks, is_head=False)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from kafila_agent.model.facts import describe_model
 from kafila_agent.model.families import FAMILIES
 from kafila_agent.model.kv import SLIDING_SLACK_TOKENS
 from kafila_agent.model.manifest import ModelError, read_manifest
+from kafila_agent.probe.random_stage import random_stage
 
 
 @pytest.fixture
@@ -142,3 +144,16 @@ def test_every_served_family_is_known_to_transformers() -> None:
 
     for family in FAMILIES:
         assert issubclass(causal_lm_class(family), torch.nn.Module)
+
+
+def test_stages_are_loaded_beside_each_other(checkpoint) -> None:
+    """A session may begin while what another was loading still loads; and the probe builds its blocks the same way."""
+    manifest = read_manifest(checkpoint("llama", tied=True))
+
+    def load(number: int) -> int:
+        if number % 3 == 0:
+            return random_stage(manifest.model_config, 1, torch.float32).end
+        return load_stage(manifest, 0, 2, is_head=True, dtype="float32").end
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(load, range(12))) == [1, 2, 2] * 4
