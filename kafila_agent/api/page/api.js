@@ -1,6 +1,7 @@
 // What is asked of the agent that this page came from, and of nobody else.
 
 const KEY = "kafila-key";
+const UNFINISHED = "the agent on this machine was stopped, or is out of reach";
 
 /** An answer that is an error; `status` is 0 where nobody answered. */
 export class ApiError extends Error {
@@ -54,14 +55,16 @@ export async function* streamChat(body, signal) {
     if (chunk.error) throw new ApiError(response.status, chunk.error.message);
     yield chunk;
   }
-  throw new ApiError(0, "the answer broke off");
+  throw new ApiError(0, UNFINISHED);
 }
 
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let read = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch((error) => {
+      throw error.name === "AbortError" ? error : new ApiError(0, UNFINISHED);
+    });
     if (done) return;
     read += value;
     const whole = read.split("\n\n");

@@ -57,14 +57,15 @@ export class Chat {
     try {
       await this.#read(body, answer, shown[1]);
     } catch (error) {
-      this.#broken(error, answer, shown);
+      this.#broken(error, question, answer, shown);
+    } finally {
+      answer.busy = false;
+      shown[1].update();
+      this.#answering = null;
+      this.#keep();
+      this.#refresh();
+      byId("question").focus();
     }
-    answer.busy = false;
-    shown[1].update();
-    this.#answering = null;
-    this.#keep();
-    this.#refresh();
-    byId("question").focus();
   }
 
   #body(question) {
@@ -88,7 +89,7 @@ export class Chat {
     }
   }
 
-  #broken(error, answer, shown) {
+  #broken(error, question, answer, shown) {
     if (error.name === "AbortError") {
       answer.note = "stopped";
     } else if (!(error instanceof ApiError)) {
@@ -97,10 +98,10 @@ export class Chat {
       answer.note = `broke off: ${error.message}`;
     } else {
       // What was asked stays out of the conversation, so that the next question is no sequel, and can be sent again.
-      const [{ content }] = this.#messages.splice(-2);
+      this.#messages = this.#messages.filter((one) => one !== question && one !== answer);
       for (const { place } of shown) place.remove();
       byId("talk").append(element("p", { class: "failed", role: "alert" }, error.message));
-      byId("question").value ||= content;
+      byId("question").value ||= question.content;
       fitQuestion();
     }
   }
@@ -129,7 +130,11 @@ export class Chat {
 
   #keep() {
     const settings = SETTINGS.map((id) => byId(id).value);
-    sessionStorage.setItem(KEPT, JSON.stringify({ messages: this.#messages, settings }));
+    try {
+      sessionStorage.setItem(KEPT, JSON.stringify({ messages: this.#messages, settings }));
+    } catch (error) {
+      if (error.name !== "QuotaExceededError") throw error; // so long a talk is kept no further than here
+    }
   }
 
   #restore() {
@@ -137,7 +142,10 @@ export class Chat {
     if (kept) {
       SETTINGS.forEach((id, index) => (byId(id).value = kept.settings[index]));
       this.#messages = kept.messages;
-      for (const message of this.#messages) showMessage(byId("talk"), message);
+      for (const message of this.#messages) {
+        message.busy = false; // the answer that was under way ended with the page
+        showMessage(byId("talk"), message);
+      }
     }
     this.#refresh();
   }

@@ -197,8 +197,12 @@ async def test_an_answer_streams_in_is_stopped_and_is_part_of_what_is_asked_next
         await expect(page.locator(".message")).to_have_count(4)
         await page.get_by_role("button", name="New chat").click()
         await expect(page.locator(".message")).to_have_count(0)
+        site.api.ring.held = len(site.api.ring.launched) + 4
         await ask(page, "Third question")
-        await expect(answers.last).to_contain_text("tokens/s")
+        await expect(answers.last).to_contain_text("one")
+        site.api.engine.fail("laptop is away")
+        await expect(answers.last).to_contain_text("broke off: laptop is away")
+        await expect(page.get_by_role("button", name="Send")).to_be_visible()
         assert_quiet(watched, site)
     first, second, third = (site.api.engine.text.decode(request.prompt) for request in asked)
     assert all(words in first for words in ("Be brief.", "First question"))
