@@ -1,7 +1,7 @@
 """Which agents are here: those whose stream is up, and members at work whose stream broke a moment ago. A core.
 
 A stream breaks because a process ended, or because a network changed under one that lives: an address, a NAT, a
-Wi-Fi. Both ends of a stream look alike here. So a member at work has GRACE_S in which its next stream goes on with
+Wi-Fi. From here the two look alike. So a member at work has GRACE_S in which its next stream goes on with
 the association, and nobody hears of it. That can wait, for tokens do not pass here, and who has really gone is missed
 by its neighbours in the ring before: they say within 8 s that its edges are silent, which ends the grace at once, as
 does another process of the same member.
