@@ -80,13 +80,11 @@ class StageExecutor:
         runs = _runs(admitted)
         try:
             with torch.inference_mode():
+                hidden = torch.cat([each.hidden for each in admitted])
                 if len(runs) == 1:
-                    hidden = (
-                        torch.cat([each.hidden for each in admitted]) if admitted[1:] else admitted[0].hidden
-                    )
                     hidden = self.stage.forward(hidden, runs[0].position, runs[0].cache)
                 else:
-                    hidden = self.stage.forward_together(torch.cat([each.hidden for each in admitted]), runs)
+                    hidden = self.stage.forward_together(hidden, runs)
                 self._settle()
         except BaseException:
             for run in runs:
