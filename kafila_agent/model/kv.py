@@ -103,12 +103,13 @@ def _observe(config: PreTrainedConfig, family: str, index: int) -> tuple[int, in
 
 
 def narrow(config: PreTrainedConfig, start: int, end: int) -> None:
-    """Make ``config`` describe blocks ``[start, end)`` only."""
-    config.num_hidden_layers = end - start
+    """Make ``config`` describe blocks ``[start, end)`` only; after its last block it begins again."""
+    blocks = range(start, end)
     for name in ("layer_types", "mlp_layer_types", "no_rope_layers"):
         values = getattr(config, name, None)
         if values:
-            setattr(config, name, list(values)[start:end])
+            setattr(config, name, [values[block % config.num_hidden_layers] for block in blocks])
+    config.num_hidden_layers = len(blocks)
 
 
 def _plain_rope(parameters: Any) -> Any:

@@ -22,17 +22,13 @@ from kafila_agent.probe.random_stage import (
 )
 from kafila_agent.stage.executor import StageExecutor, payload_of
 
+ORDINARY = {"hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 32}
+
 
 @pytest.fixture(scope="module")
 def config(checkpoint) -> dict:
     """A model of ordinary shape, so that reading its weights is most of a step."""
-    fields = json.loads((checkpoint("llama") / "config.json").read_text())
-    return fields | {
-        "hidden_size": 512,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 32,
-    }
+    return json.loads((checkpoint("llama") / "config.json").read_text()) | ORDINARY | {"num_hidden_layers": 24}
 
 
 def test_everything_is_measured_and_of_a_machines_size(config) -> None:
@@ -83,6 +79,13 @@ def test_a_made_up_stage_weighs_what_a_loaded_one_does(checkpoint, family: str) 
     assert held == sum(t.elements * 4 for t in manifest.block_tensors(0, 1))
     read = block_read_bytes(manifest.model_config, torch.float32)
     assert (read < held) == (family in ("gpt_oss", "qwen3_moe"))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "smollm3"])
+def test_a_model_of_few_blocks_is_measured_too(checkpoint, family: str) -> None:
+    """The fixed cost of a block is told from many blocks, which are the model's own over and over."""
+    config = json.loads((checkpoint(family) / "config.json").read_text()) | ORDINARY
+    assert measure_capability(config, "bfloat16", 1).block_overhead_s is not None
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
