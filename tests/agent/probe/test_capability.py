@@ -28,7 +28,9 @@ ORDINARY = {"hidden_size": 512, "intermediate_size": 1536, "num_attention_heads"
 @pytest.fixture(scope="module")
 def config(checkpoint) -> dict:
     """A model of ordinary shape, so that reading its weights is most of a step."""
-    return json.loads((checkpoint("llama") / "config.json").read_text()) | ORDINARY | {"num_hidden_layers": 24}
+    return (
+        json.loads((checkpoint("llama") / "config.json").read_text()) | ORDINARY | {"num_hidden_layers": 24}
+    )
 
 
 def test_everything_is_measured_and_of_a_machines_size(config) -> None:
