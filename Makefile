@@ -35,7 +35,7 @@ natlab-table: setup tools
 # Two workers, a file to each, the longest first (tests/conftest.py): many tests wait for processes, and more workers
 # would only wait for each other's.
 test: setup tools
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .
