@@ -150,12 +150,12 @@ class Engine:
         return run.generation
 
     def awaits(self, frame: Frame) -> bool:
-        """Whether what comes back with ``frame`` is to be sampled: a wrong guess voids all that was launched after it.
+        """Whether what comes back with ``frame`` may come to be sampled: a wrong guess voids all launched after it.
 
-        As ``sample``, it is called on the stage's thread, frame by frame.
+        Called on the stage's thread, for frames that came back together before the first of them is sampled.
         """
         run = self._runs.get(frame.sequence)
-        return run is not None and run.sequence.awaits(frame.fence, frame.position)
+        return run is not None and run.sequence.needs(frame.fence, frame.position)
 
     def sample(self, frame: Frame, logits: torch.Tensor) -> object:
         """The sequence's next token, from the last row of ``logits`` (float32 [rows_wanted, vocab]).
