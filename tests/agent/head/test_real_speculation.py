@@ -8,12 +8,22 @@ import random
 import pytest
 import torch
 
+from kafila_agent.edge.frame import Kind
 from kafila_agent.head.generation import EngineFailed, Finished, Request
 from kafila_agent.head.sampler import Sampling
 from kafila_agent.head.speculation import Speculation
+from kafila_agent.kernels.library import native_kernels
 from kafila_agent.model.kv import MAX_ROLLBACK_TOKENS
 from kafila_agent.stage.kv_cache import BlockCache
-from tests.agent.head.guessers import FixedWindow, Guesser, always_wrong, sometimes, wrong_every
+from kafila_agent.stage.waiting import WaitingFrames
+from tests.agent.head.guessers import (
+    FixedWindow,
+    Guesser,
+    always_right,
+    always_wrong,
+    sometimes,
+    wrong_every,
+)
 from tests.agent.head.models import give_tokenizer
 from tests.agent.head.real_ring import PREFILL_CHUNK, RealRing, WholeModel
 
@@ -88,6 +98,22 @@ def truth(checkpoint, tmp_path_factory):
     return answers
 
 
+@pytest.fixture(scope="module")
+def bfloat16_truth(checkpoint, tmp_path_factory):
+    """The same in bfloat16, of a model that compiled kernels take the rows of several frames at once of."""
+    directory = give_tokenizer(
+        checkpoint("llama", head_dim=32), tmp_path_factory.mktemp("bfloat16") / "llama"
+    )
+
+    async def ask() -> list[list[int]]:
+        ring = RealRing(directory, [(0, BLOCKS)], slots=1, dtype="bfloat16", speculation=PLAIN)
+        answers = [(await read(ring.engine.generate(request)))[0] for request in requests(5)]
+        await ring.close()
+        return answers
+
+    return directory, asyncio.run(ask())
+
+
 class Guesses:
     """A window that a test may change, over the truth."""
 
@@ -114,6 +140,30 @@ async def test_every_split_and_window_gives_the_same_tokens(make_ring, truth, ra
         assert await answers_of(ring) == truth
     assert ring.errors == []
     assert any(loop.void_frames for loop in ring.loops) or len(ranges) == 1
+
+
+@pytest.mark.skipif(native_kernels() is None, reason="no C compiler: no rows go together")
+@pytest.mark.parametrize("ranges", [[(0, 6)], [(0, 2), (2, 4), (4, 6)]], ids=str)
+async def test_lines_whose_rows_go_together_give_the_same_tokens(bfloat16_truth, monkeypatch, ranges):
+    take, taken = WaitingFrames.take, []
+
+    def take_and_tell(self):
+        taken.append(group := take(self))
+        return group
+
+    monkeypatch.setattr(WaitingFrames, "take", take_and_tell)
+    directory, truth = bfloat16_truth
+    guesses = Guesses(truth)
+    ring = RealRing(directory, ranges, slots=2, dtype="bfloat16", speculation=guesses.speculation)
+    for rows in WINDOWS:
+        for twist in (always_right, wrong_every(rows), sometimes(random.Random(rows), 0.8)):
+            guesses.set(rows, twist)
+            assert await answers_of(ring) == truth
+    await ring.close()
+    assert ring.errors == []
+    lines = [group for group in taken if len({each.frame.slot for each in group}) < len(group)]
+    kinds = {each.frame.kind for group in lines for each in group}
+    assert kinds == {Kind.TOKENS} if len(ranges) == 1 else {Kind.TOKENS, Kind.HIDDEN}
 
 
 async def test_what_was_cropped_is_never_read(make_ring, truth, monkeypatch):
