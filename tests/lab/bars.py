@@ -74,9 +74,9 @@ def _division_bars(fleet: FleetFacts, model: str, sessions: Mapping[str, list[Se
     if fleet.name == "lan":
         yield from _lan_bars(name, sessions)
     if fleet.name == "us":
-        change = spread(ours, lambda s: abs(s.own_rate_change))
+        change = spread(ours, lambda s: s.own_rate_change)
         yield Bar(
-            f"each user's own rate changes by, {name}",
+            f"each user's own rate falls by, {name}",
             *("≤ 1.0 %", "≤ 1 %", f"{change.show(1, 100)} %", change.median <= 0.01),
             "the users' hops share two cores here: what one computes delays the others' packets",
         )

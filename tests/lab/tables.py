@@ -115,10 +115,11 @@ def users_table(fleet: FleetFacts, records: Sequence[Record]) -> str:
                         paper.GAIN.get(fleet.name, {}).get(division, ""),
                         spread(sessions, lambda s: s.own_rate_change).show(1, 100),
                         users_admitted(sessions[0].record["facts"], division),
+                        spread(sessions, lambda s: s.record["load"]).show(1),
                     )
                 )
     headers = ["model", "division", f"{fleet.concurrency} users, tokens/s", "× one user", "possible", "paper"]
-    return table([*headers, "each user's rate falls by, %", "users admitted"], rows)
+    return table([*headers, "each user's rate falls by, %", "users admitted", "load average"], rows)
 
 
 def refusals_table(fleet: FleetFacts, records: Sequence[Record]) -> str:
