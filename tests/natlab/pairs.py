@@ -54,5 +54,5 @@ async def try_pairs(world: World, pairs: Sequence[tuple[str, str]], epoch: int, 
 
 
 def _rtt_s(world: World, outcome: Outcome) -> float:
-    """Each member is half its round trip away from the middle."""
-    return sum(world.members[edge.peer].reach.rendezvous_rtt_s for edge in outcome.edges)
+    """Each member is half its round trip away from the middle; who could not measure it is taken to be there."""
+    return sum(world.members[edge.peer].reach.rendezvous_rtt_s or 0.0 for edge in outcome.edges)

@@ -178,7 +178,7 @@ class SimulatedRing:
 
     def _return(self, frame: Frame) -> None:
         result = None
-        if frame.rows_wanted and self.engine.awaits(frame):
+        if frame.rows_wanted:  # as if ``awaits`` had been asked before any that came back with it was sampled
             history = struct.unpack(f"<{len(frame.payload) // 4}i", frame.payload)
             result = self.engine.sample(frame, self.logits_of(frame, history)[None])
         if self.lag:
