@@ -122,9 +122,7 @@ def test_a_session_that_serves_survives_what_networks_do(fleet, lab, model):
         lab.shuffle("oslo", 0.2, 0.2)
         with ThreadPoolExecutor(1) as pool:
             troubled = pool.submit(fleet.ask, head, TOKENS)
-            while tokens_of(fleet, head) < answered + 2:
-                assert not troubled.done()
-                time.sleep(0.05)
+            _await_tokens(fleet, head, answered + 2)
             lab.cut("oslo", 2.0)
             lab.forget_mappings("nairobi")
             assert not troubled.done()
@@ -156,10 +154,10 @@ def test_answers_go_on_while_nobody_reaches_the_rendezvous_and_while_a_member_ch
         (lambda: lab.cut("rv", 11.0), set(names), 64),  # longer than a silent stream is believed to live
         (lambda: lab.move("nairobi"), {"nairobi"}, 24),
     ):
-        before = len(fleet.events("rv"))
+        before, answered = len(fleet.events("rv")), tokens_of(fleet, head)
         with ThreadPoolExecutor(1) as pool:
             troubled = pool.submit(ask, lab, head, first.api_url, [body | {"max_tokens": tokens}])
-            time.sleep(1.0)
+            _await_tokens(fleet, head, answered + 2)
             assert not troubled.done()
             trouble()
             _await_again(fleet, concerned, before)
@@ -168,6 +166,14 @@ def test_answers_go_on_while_nobody_reaches_the_rendezvous_and_while_a_member_ch
         session = fleet.agent(name).GetStatus(pb.StatusRequest()).session
         assert (session.state, session.epoch) == (pb.SessionStatus.SERVING, first.session.epoch)
     fleet.leave(names)
+
+
+def _await_tokens(fleet: LabFleet, head: str, tokens: float) -> None:
+    """Until the head has sampled so many: an answer is under way."""
+    deadline = time.monotonic() + 60
+    while tokens_of(fleet, head) < tokens:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def _await_again(fleet: LabFleet, names: set[str], before: int) -> None:

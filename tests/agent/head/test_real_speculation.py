@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -81,37 +82,26 @@ def requests(seed: int) -> list[Request]:
     ]
 
 
-@pytest.fixture(scope="module")
-def truth(checkpoint, tmp_path_factory):
-    """What one stage without guesses answers; for the greedy one that is transformers' own."""
-    directory = give_tokenizer(checkpoint("llama"), tmp_path_factory.mktemp("truth") / "llama")
+def plain_answers(directory: Path, dtype: str) -> list[list[int]]:
+    """What one stage without guesses answers."""
 
     async def ask() -> list[list[int]]:
-        ring = RealRing(directory, [(0, BLOCKS)], slots=1, speculation=PLAIN)
+        ring = RealRing(directory, [(0, BLOCKS)], slots=1, dtype=dtype, speculation=PLAIN)
         answers = [(await read(ring.engine.generate(request)))[0] for request in requests(5)]
         await ring.close()
         return answers
 
-    answers = asyncio.run(ask())
+    return asyncio.run(ask())
+
+
+@pytest.fixture(scope="module")
+def truth(checkpoint, tmp_path_factory):
+    """For the greedy one that is transformers' own."""
+    directory = give_tokenizer(checkpoint("llama"), tmp_path_factory.mktemp("truth") / "llama")
+    answers = plain_answers(directory, "float32")
     greedy = WholeModel(directory).greedy(requests(5)[0].prompt, TOKENS)
     assert answers[0][: len(greedy)] == greedy
     return answers
-
-
-@pytest.fixture(scope="module")
-def bfloat16_truth(checkpoint, tmp_path_factory):
-    """The same in bfloat16, of a model that compiled kernels take the rows of several frames at once of."""
-    directory = give_tokenizer(
-        checkpoint("llama", head_dim=32), tmp_path_factory.mktemp("bfloat16") / "llama"
-    )
-
-    async def ask() -> list[list[int]]:
-        ring = RealRing(directory, [(0, BLOCKS)], slots=1, dtype="bfloat16", speculation=PLAIN)
-        answers = [(await read(ring.engine.generate(request)))[0] for request in requests(5)]
-        await ring.close()
-        return answers
-
-    return directory, asyncio.run(ask())
 
 
 class Guesses:
@@ -144,7 +134,10 @@ async def test_every_split_and_window_gives_the_same_tokens(make_ring, truth, ra
 
 @pytest.mark.skipif(native_kernels() is None, reason="no C compiler: no rows go together")
 @pytest.mark.parametrize("ranges", [[(0, 6)], [(0, 2), (2, 4), (4, 6)]], ids=str)
-async def test_lines_whose_rows_go_together_give_the_same_tokens(bfloat16_truth, monkeypatch, ranges):
+async def test_lines_whose_rows_go_together_give_the_same_tokens(checkpoint, tmp_path, monkeypatch, ranges):
+    """In bfloat16, of a model of which compiled kernels take the rows of several frames at once."""
+    directory = give_tokenizer(checkpoint("llama", head_dim=32), tmp_path / "llama")
+    truth = await asyncio.to_thread(plain_answers, directory, "bfloat16")
     take, taken = WaitingFrames.take, []
 
     def take_and_tell(self):
@@ -152,7 +145,6 @@ async def test_lines_whose_rows_go_together_give_the_same_tokens(bfloat16_truth,
         return group
 
     monkeypatch.setattr(WaitingFrames, "take", take_and_tell)
-    directory, truth = bfloat16_truth
     guesses = Guesses(truth)
     ring = RealRing(directory, ranges, slots=2, dtype="bfloat16", speculation=guesses.speculation)
     for rows in WINDOWS:
