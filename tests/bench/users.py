@@ -84,8 +84,8 @@ def measure(lab: Lab, fleet: LabFleet, division: str, tokens: int) -> str:
     gain = sum(rates) / one.tokens_per_s
     return (
         f"{division:8} T {1e3 / one.tokens_per_s:5.0f} ms  stages {' '.join(f'{s * 1e3:.0f}' for s in stages_s)} ms"
-        f"  share {session.measured.network_share:4.2f}  one {one.tokens_per_s:5.2f}/s  four"
-        f" {' '.join(f'{rate:5.2f}' for rate in rates)}  gain {gain:4.2f} of {bound:4.2f}: {gain / bound:5.1%}"
+        f"  share {session.measured.network_share:4.2f}  one {one.tokens_per_s:6.3f}/s  four"
+        f" {' '.join(f'{rate:6.3f}' for rate in rates)}  gain {gain:4.2f} of {bound:4.2f}: {gain / bound:5.1%}"
         f"  admits {admitted(session.fleet_json, division)} users of 256 tokens"
     )
 
