@@ -41,7 +41,7 @@ class RunningRing(SimulatedRing):
     reply: list[int] | None = None
     wide: bool = False
     held: int | None = None
-    wanted: dict[int, int] = field(default_factory=dict)
+    prompts: dict[int, int] = field(default_factory=dict)  # how long each sequence's is
     turning: bool = False
 
     def launch(self, frame: Frame) -> None:
@@ -55,8 +55,7 @@ class RunningRing(SimulatedRing):
     def logits_of(self, frame, history):
         if self.reply is None:
             return any_logits(history) if self.wide else super().logits_of(frame, history)
-        place = self.wanted.get(frame.sequence, 0)
-        self.wanted[frame.sequence] = place + 1
+        place = len(history) - self.prompts.setdefault(frame.sequence, len(history))
         return one_hot([*self.reply, 2][min(place, len(self.reply))])
 
     def _start(self) -> None:
