@@ -79,6 +79,7 @@ async def answer(app: ASGIApp, member: str, stream: EdgeStream) -> None:
     try:
         head = await exchange.read_head()
         await app(_scope(head, member), exchange.receive, exchange.send)
+        await exchange.read_out()
     except (CarryError, EdgeError) as error:
         log.info("carried request dropped", peer=member, reason=str(error))
     except Exception:  # told to the client by the app itself, if anything had not gone out
@@ -110,6 +111,11 @@ class _Asked:
         except EdgeError:
             self._ended = True
         return {"type": "http.disconnect"}
+
+    async def read_out(self) -> None:
+        """Take what the answer had no need of: to break the exchange off here would take back what is on its way."""
+        while not self._ended and await self._stream.receive() is not None:
+            pass
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -39,6 +39,7 @@ class EdgeStream:
         self._drained = asyncio.Event()
         self._broken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._peer_ended = False
+        self._is_whole = False  # what the peer had to send
         self._we_ended = False
 
     @property
@@ -64,12 +65,12 @@ class EdgeStream:
             await self._drained.wait()
 
     async def receive(self) -> bytes | None:
-        """The next bytes; None at their end. Raises EdgeError if the exchange was broken off."""
+        """The next bytes; None at their end. Raises EdgeError if the exchange was broken off before."""
         while not self._received:
+            if self._is_whole:
+                return None
             if self._broken.done():
                 raise EdgeError(self._broken.result())
-            if self._peer_ended:
-                return None
             self._news.clear()
             await self._news.wait()
         data = self._received.popleft()
@@ -95,6 +96,7 @@ class EdgeStream:
         if data:
             self._received.append(data)
         self._peer_ended = self._peer_ended or ended
+        self._is_whole = self._is_whole or (ended and not self._broken.done())
         self._news.set()
 
     def pumped(self) -> None:

@@ -116,6 +116,20 @@ async def test_and_everything_else_under_v1(carried, path):
     assert same(await carried.http.get(path), await carried.head.http.get(path))
 
 
+@pytest.mark.parametrize("path", ["models", "nonsense"])
+async def test_an_answer_given_before_the_request_has_ended_arrives_whole(carried, path):
+    stream = carried.edge.streams.open()
+    stream.send(carry._encode_head({"method": "GET", "path": f"/v1/{path}", "query": "", "headers": []}))
+    head, rest = await carry._read_head(stream)
+    rest += await carry._read_rest(stream)
+    theirs = await carried.head.http.get(path)
+    assert (head["status"], json.loads(rest)) == (theirs.status_code, theirs.json())
+    assert (await carried.http.get(path)).json() == theirs.json(), "what was sent before this has arrived too"
+    assert not stream.is_over, "it is not broken off"
+    stream.send(b"nobody needs it", end=True)
+    assert stream.is_over
+
+
 async def test_the_head_knows_whose_request_it_is(carried, monkeypatch):
     asked = []
     generate = carried.head.engine.generate

@@ -105,6 +105,17 @@ async def test_the_answering_end_may_break_off_too(pair):
         await stream.receive()
 
 
+async def test_what_had_come_whole_before_it_broke_off_is_whole(pair):
+    stream = pair.ours.streams.open()
+    stream.send(b"question, first part")
+    _, asked = await pair.asked.get()
+    asked.send(b"answer", end=True)
+    assert await stream.receive() == b"answer"
+    asked.break_off()
+    assert "broke it off" in await stream.broken()
+    assert await stream.receive() is None
+
+
 async def test_a_lost_edge_ends_every_exchange_with_its_reason(pair):
     stream = pair.ours.streams.open()
     stream.send(b"question")
