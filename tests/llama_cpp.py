@@ -1,7 +1,8 @@
 """llama.cpp beside Kafila in one run: GGUF files of the same weights, and a process that decodes them on request.
 
-Optional: named by KAFILA_BENCH_PYTHON (a Python that has llama-cpp-python, built with ``-DGGML_AVX512=ON`` as this
-machine has it and without AMX), else this Python if it has it. Where it is absent, rows say so.
+Optional: named by KAFILA_BENCH_PYTHON (a Python that has llama-cpp-python, built with ``-DGGML_RPC=ON``, with
+``-DGGML_AVX512=ON`` as this machine has it and without AMX), else this Python if it has it. Where it is absent, rows
+say so.
 """
 
 from __future__ import annotations
@@ -10,16 +11,42 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-_SERVER = """
-import sys, time
-from llama_cpp import Llama
-path, threads, context = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-model = Llama(path, n_ctx=context, n_threads=threads, n_threads_batch=threads, verbose=False, use_mlock=False)
+Popen = Callable[..., "subprocess.Popen[Any]"]
+
+_LIBRARY = """
+import ctypes, os, socket, sys, time
+import llama_cpp
+def library(name):
+    return ctypes.CDLL(os.path.join(os.path.dirname(llama_cpp.__file__), "lib", f"lib{name}.so.0"))
+"""
+_DECODER = (
+    _LIBRARY
+    + """
+def await_listening(server):
+    host, port = server.rsplit(":", 1)
+    for _ in range(600):
+        try:
+            return socket.create_connection((host, int(port)), 1).close()
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit(f"nothing listens at {server}")
+path, threads, context, *servers = sys.argv[1:]
+if servers:
+    add, register = library("ggml-rpc").ggml_backend_rpc_add_server, library("ggml").ggml_backend_register
+    add.restype, register.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+for server in servers:
+    await_listening(server)
+    register(add(server.encode()))
+model = llama_cpp.Llama(
+    path, n_ctx=int(context), n_threads=int(threads), n_threads_batch=int(threads), verbose=False, use_mlock=False,
+    n_gpu_layers=-1 if servers else 0,
+)
 print("ready", flush=True)
 for line in sys.stdin:
     prompt, tokens = map(int, line.split())
@@ -30,6 +57,18 @@ for line in sys.stdin:
         model.eval([7])
     print((time.perf_counter() - started) / tokens, flush=True)
 """
+)
+_RPC_SERVER = (
+    _LIBRARY
+    + """
+ggml = library("ggml")
+ggml.ggml_backend_dev_by_name.restype = ctypes.c_void_p
+devices = (ctypes.c_void_p * 1)(ggml.ggml_backend_dev_by_name(b"CPU"))
+library("ggml-rpc").ggml_backend_rpc_start_server(
+    sys.argv[1].encode(), None, ctypes.c_size_t(int(sys.argv[2])), ctypes.c_size_t(1), devices
+)
+"""
+)
 CONTEXT = 512
 
 
@@ -39,12 +78,43 @@ def llama_python() -> str | None:
     return named or (sys.executable if importlib.util.find_spec("llama_cpp") else None)
 
 
-class LlamaCpp:
-    """One model in llama.cpp, in a process of its own."""
+def has_rpc(python: str) -> bool:
+    """Whether that Python's llama.cpp was built with ``-DGGML_RPC=ON``."""
+    asked = subprocess.run([python, "-c", _LIBRARY + 'library("ggml-rpc")'], capture_output=True, check=False)
+    return asked.returncode == 0
 
-    def __init__(self, python: str, file: Path, threads: int) -> None:
-        self._process = subprocess.Popen(
-            [python, "-c", _SERVER, str(file), str(threads), str(CONTEXT)],
+
+class RpcServer:
+    """llama.cpp's server of one machine's part of a model at ``endpoint`` (HOST:PORT), where ``popen`` starts it."""
+
+    def __init__(self, python: str, endpoint: str, threads: int, popen: Popen = subprocess.Popen) -> None:
+        self.endpoint = endpoint
+        self._process = popen(
+            [python, "-u", "-c", _RPC_SERVER, endpoint, str(threads)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait(10)
+
+
+class LlamaCpp:
+    """One model in llama.cpp, in a process of its own; with ``servers`` its layers are theirs."""
+
+    def __init__(
+        self,
+        python: str,
+        file: Path,
+        threads: int,
+        servers: Sequence[str] = (),
+        popen: Popen = subprocess.Popen,
+    ) -> None:
+        self._process = popen(
+            [python, "-c", _DECODER, str(file), str(threads), str(CONTEXT), *servers],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -35,11 +35,20 @@ class Answered:
     tokens: int
 
 
-async def ask(http: httpx2.AsyncClient, url: str, model: str, number: int, tokens: int) -> Answered:
-    words = " ".join(f"{number}:{place}" for place in range(16))
+async def ask(
+    http: httpx2.AsyncClient,
+    url: str,
+    model: str,
+    number: int,
+    tokens: int,
+    *,
+    words: int = 16,
+    **more: object,
+) -> Answered:
+    about = " ".join(f"{number}:{place}" for place in range(words))
     body = {
         "model": model,
-        "messages": [{"role": "user", "content": f"Tell me about {words}."}],
+        "messages": [{"role": "user", "content": f"Tell me about {about}."}],
         "max_tokens": tokens,
         "ignore_eos": True,
         "stream": True,
@@ -47,7 +56,7 @@ async def ask(http: httpx2.AsyncClient, url: str, model: str, number: int, token
     }
     started = last = time.monotonic()
     ttft_s, gaps_s, counted = 0.0, [], 0
-    async with http.stream("POST", f"{url}/chat/completions", json=body) as response:
+    async with http.stream("POST", f"{url}/chat/completions", json=body | more) as response:
         response.raise_for_status()
         async for line in response.aiter_lines():
             if not line.startswith("data: {"):
@@ -94,13 +103,13 @@ def spread(values_s: Sequence[float]) -> str:
 def form(fleet: LocalFleet, model: str, concurrency: int) -> tuple[list[str], str]:
     """A session of all; the base URLs, and the model's name."""
     request = pb.CreateRequest(
-        model=model, members=len(NAMES), context_tokens=1024, concurrency=concurrency, dtype="bfloat16"
+        model=model, members=len(fleet.names), context_tokens=1024, concurrency=concurrency, dtype="bfloat16"
     )
-    code = fleet.agent(NAMES[0]).CreateSession(request).session.code
-    for name in NAMES[1:]:
+    code = fleet.agent(fleet.names[0]).CreateSession(request).session.code
+    for name in fleet.names[1:]:
         fleet.agent(name).JoinSession(pb.JoinRequest(code=code))
     statuses = []
-    for name in NAMES:
+    for name in fleet.names:
         for status in fleet.agent(name).WatchStatus(pb.StatusRequest()):
             if status.session.state == pb.SessionStatus.SERVING:
                 statuses.append(status)
