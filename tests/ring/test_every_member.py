@@ -34,10 +34,15 @@ QUESTION = [{"role": "user", "content": "Name three colours."}]
 
 
 @pytest.fixture(scope="module")
-def fleet(smollm2):
-    """Four in a ring: the one opposite the head has no edge to it until it asks something."""
-    models = ["--model-dir", str(smollm2.parent)]
-    with LocalFleet({name: [*models, "--api-port", str(free_port())] for name in NAMES}) as fleet:
+def fleet(smollm2, tmp_path_factory):
+    """Four in a ring: the one opposite the head has no edge to it until it asks something.
+
+    They are told how fast they are: measuring that four times, and again after each return, is not what is tried here.
+    """
+    pace = tmp_path_factory.mktemp("pace") / "fast.json"
+    pace.write_text(json.dumps({"bandwidth_bytes_per_s": 1e12, "flops_per_s": 1e15}))
+    options = ["--model-dir", str(smollm2.parent), "--pace", str(pace)]
+    with LocalFleet({name: [*options, "--api-port", str(free_port())] for name in NAMES}) as fleet:
         request = pb.CreateRequest(
             model=str(smollm2), members=4, context_tokens=512, concurrency=3, dtype="bfloat16"
         )
