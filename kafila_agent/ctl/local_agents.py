@@ -16,13 +16,14 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 _IMPORTS = ("kafila_agent.main", "kafila_agent.agent", "kafila_agent.imports")
 
 
-def main() -> None:
-    """Entry point."""
+def main(settle: Callable[[dict[str, Any]], None] = lambda agent: None) -> None:
+    """Entry point. ``settle`` is called in each agent's process first, with what was asked for it."""
     for name in _IMPORTS:
         importlib.import_module(name)
     lifeline = int(sys.argv[1])
@@ -34,7 +35,7 @@ def main() -> None:
             if ready == ended:
                 os.read(ended, 4096)
             elif line := sys.stdin.readline():
-                started = {name: _fork(agent, lifeline) for name, agent in json.loads(line).items()}
+                started = {name: _fork(agent, lifeline, settle) for name, agent in json.loads(line).items()}
                 names |= {pid: name for name, pid in started.items()}
                 print(json.dumps(started), flush=True)
             else:
@@ -54,7 +55,7 @@ def _watch_children() -> int:
     return readable
 
 
-def _fork(agent: dict[str, Any], lifeline: int) -> int:
+def _fork(agent: dict[str, Any], lifeline: int, settle: Callable[[dict[str, Any]], None]) -> int:
     """The process id of a new agent."""
     if pid := os.fork():
         return pid
@@ -64,6 +65,7 @@ def _fork(agent: dict[str, Any], lifeline: int) -> int:
         os.dup2(lifeline, sys.stdin.fileno())
         os.dup2(stderr.fileno(), sys.stderr.fileno())
         os.dup2(stdout.fileno(), sys.stdout.fileno())
+    settle(agent)
     from kafila_agent.main import app
 
     app(["--until-stdin-closes", *agent["arguments"]])  # ends the process

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -33,45 +35,33 @@ class LabFleet:
 
     def __init__(self, lab: Lab, directory: Path, agents: Mapping[str, Sequence[str]]):
         self._lab, self._directory, self._agents = lab, directory, agents
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._rendezvous: subprocess.Popen[bytes] | None = None
+        self._forker: subprocess.Popen[str] | None = None  # of the agents, and ends with the last of them
+        self._lifeline: int | None = None  # the agents end when it closes
         self._channels: list[grpc.Channel] = []
         self._stubs: dict[str, agent_pb2_grpc.AgentStub] = {}
 
     def __enter__(self) -> LabFleet:
-        first, second = (RENDEZVOUS, RENDEZVOUS_IPV6), (RENDEZVOUS_2, RENDEZVOUS_2_IPV6)
-        where = [word for host in first for word in ("--host", host)]
-        where += [word for host in second for word in ("--second-host", host)]
-        where += ["--metrics-port", "0"]
-        rendezvous = self._spawn(
-            "rv", "kafila_rendezvous.main", *where, "--state-dir", str(self._directory / "rv")
-        )
-        assert rendezvous.stdout is not None
-        ports = json.loads(rendezvous.stdout.readline())
-        address = f"rv:{ports['grpc_port']}#{ports['fingerprint']}"
-        for index, (name, options) in enumerate(self._agents.items()):
-            state_dir = self._directory / f"a{index}"
-            self._spawn(
-                *(name, "kafila_agent.main", "--name", name, "--state-dir", str(state_dir)),
-                *("--rendezvous", address, "--api-port", "0", "--metrics-port", "0", *options),
-            )
-            self._channels.append(
-                grpc.insecure_channel(f"unix:{state_dir / 'control.sock'}", [("grpc.enable_http_proxy", 0)])
-            )
-            self._stubs[name] = agent_pb2_grpc.AgentStub(self._channels[-1])
-        for name in self._agents:
-            self._await_attached(name)
+        with contextlib.ExitStack() as stack:
+            stack.push(self)
+            forker = self._import()
+            address = self._start_rendezvous()
+            wanted = {name: self._wanted(name, address, *options) for name, options in self._agents.items()}
+            assert forker.stdin is not None
+            print(json.dumps(wanted), file=forker.stdin, flush=True)
+            for name in self._agents:
+                self._await_attached(name)
+            stack.pop_all()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for channel in self._channels:
             channel.close()
-        for process in reversed(self._processes):
-            process.terminate()
-        for process in self._processes:
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+        for process in (self._forker, self._rendezvous):
+            if process is not None:
+                process.communicate()  # it ends when its standard input does
 
     def agent(self, name: str) -> agent_pb2_grpc.AgentStub:
         """What ``kafila-ctl`` talks to."""
@@ -134,17 +124,50 @@ class LabFleet:
         lines = (line for line in self.log(node).splitlines() if line.startswith("{"))
         return [json.loads(line) for line in lines]
 
-    def _spawn(self, node: str, module: str, *options: str) -> subprocess.Popen[bytes]:
-        with (self._directory / f"{node}.log").open("wb") as log:
-            process = self._lab.popen(
-                node,
-                [sys.executable, "-m", module, "--until-stdin-closes", *options],
+    def _import(self) -> subprocess.Popen[str]:
+        """What will fork the agents; it imports while the rendezvous starts."""
+        watched, self._lifeline = os.pipe()
+        with (self._directory / "agents.log").open("wb") as log:
+            self._forker = subprocess.Popen(
+                [sys.executable, "-m", "tests.natlab.agents", str(watched)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                pass_fds=[watched],
+            )
+        os.close(watched)
+        return self._forker
+
+    def _start_rendezvous(self) -> str:
+        """Its address and fingerprint, as an agent is told them."""
+        first, second = (RENDEZVOUS, RENDEZVOUS_IPV6), (RENDEZVOUS_2, RENDEZVOUS_2_IPV6)
+        where = [word for host in first for word in ("--host", host)]
+        where += [word for host in second for word in ("--second-host", host)]
+        options = ["--metrics-port", "0", "--state-dir", str(self._directory / "rv")]
+        with (self._directory / "rv.log").open("wb") as log:
+            self._rendezvous = self._lab.popen(
+                "rv",
+                [sys.executable, "-m", "kafila_rendezvous.main", "--until-stdin-closes", *where, *options],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
-        self._processes.append(process)
-        return process
+        assert self._rendezvous.stdout is not None
+        ports = json.loads(self._rendezvous.stdout.readline())
+        return f"rv:{ports['grpc_port']}#{ports['fingerprint']}"
+
+    def _wanted(self, name: str, rendezvous: str, *options: str) -> dict[str, object]:
+        """An agent, as the program that forks them is asked for it."""
+        state_dir = self.state_dir(name)
+        self._channels.append(
+            grpc.insecure_channel(f"unix:{state_dir / 'control.sock'}", [("grpc.enable_http_proxy", 0)])
+        )
+        self._stubs[name] = agent_pb2_grpc.AgentStub(self._channels[-1])
+        arguments = ["--name", name, "--state-dir", str(state_dir), "--rendezvous", rendezvous]
+        arguments += ["--api-port", "0", "--metrics-port", "0", *options]
+        log = str(self._directory / f"{name}.log")
+        return {"arguments": arguments, "log": log, "namespace": self._lab.namespace(name)}
 
     def _await_attached(self, name: str) -> None:
         deadline = time.monotonic() + _START_S

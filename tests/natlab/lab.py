@@ -27,6 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.natlab.namespace import FILES
 from tests.natlab.rules import firewall_rules, loss_rules, nat_rules
 from tests.natlab.site import Site
 
@@ -41,7 +42,6 @@ TOOLS = {
 }
 
 _NAMES = f"127.0.0.1 localhost\n::1 localhost\n{RENDEZVOUS_IPV6} rv\n{RENDEZVOUS} rv\n"
-_FILES = Path("/etc/netns")  # `ip netns exec` mounts what lies here over /etc
 
 _ROUTER = {
     "ipv4.ip_forward": 1,
@@ -206,7 +206,7 @@ class Lab:
         _sh(["ip", "-batch", "-"], "".join(f"netns add {self.namespace(node)}\n" for node in self._nodes))
         for node in self._nodes:
             self._ip(node, "link set lo up")
-            files = _FILES / self.namespace(node)
+            files = FILES / self.namespace(node)
             files.mkdir(parents=True)
             (files / "hosts").write_text(_NAMES)
         self._make_router("inet")
@@ -344,7 +344,7 @@ def _remove_namespaces(wanted: Sequence[str]) -> None:
         _await_ends(pids, 0.2 if number is signal.SIGTERM else 10.0)
     _sh(["ip", "-batch", "-"], "".join(f"netns del {name}\n" for name in existing))
     for name in wanted:
-        shutil.rmtree(_FILES / name, ignore_errors=True)
+        shutil.rmtree(FILES / name, ignore_errors=True)
 
 
 def _await_ends(pids: Iterable[int], within_s: float) -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import os
 import threading
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+from tests.natlab.namespace import enter
 
-_CLONE_NEWNET = 0x40000000
-_libc = ctypes.CDLL(None, use_errno=True)
+T = TypeVar("T")
 
 
 class Resident:
@@ -49,10 +45,7 @@ class Resident:
         self._thread.join()
 
     def _live(self) -> None:
-        namespace = os.open(Path("/run/netns", self._namespace), os.O_RDONLY)
-        if _libc.setns(namespace, _CLONE_NEWNET) != 0:  # of this thread alone
-            raise OSError(ctypes.get_errno(), "setns")
-        os.close(namespace)
+        enter(self._namespace)
         self.loop = asyncio.new_event_loop()
         resolve = self.loop.getaddrinfo
 
