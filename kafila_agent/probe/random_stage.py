@@ -42,7 +42,7 @@ def random_stage(
     narrow(config, 0, blocks)
     family = FAMILIES[config.model_type]
     stage_class = _stage_class(config, quant)
-    state = {name: _Random(tensor, dtype) for name, tensor in _state(config, dtype, quant).items()}
+    state = {name: _Random(tensor, dtype) for name, tensor in _state(stage_class, config, dtype).items()}
     model, _ = fill(stage_class, config, state, dtype)
     return StageModel(model.to(device), family, describe_kv(config, family.name), 0, blocks, is_head=False)
 
@@ -79,7 +79,7 @@ def block_tensors(config: PreTrainedConfig, dtype: torch.dtype, quant: str = "no
     narrow(one, 0, 1)
     return [
         HeldTensor(name, tuple(tensor.shape), tensor.nbytes)
-        for name, tensor in _state(one, dtype, quant).items()
+        for name, tensor in _state(_stage_class(one, quant), one, dtype).items()
     ]
 
 
@@ -89,14 +89,16 @@ def block_read_bytes(config: PreTrainedConfig, dtype: torch.dtype, quant: str = 
 
 
 def _stage_class(config: PreTrainedConfig, quant: str) -> type[PreTrainedModel]:
-    packings = choose_packings(skeleton(config), quant)
+    packings = choose_packings(skeleton(config), quant) if quant in PACKINGS else {}
     cls = causal_lm_class(config.model_type)
     return stage_of(cls, 0, config.num_hidden_layers, is_head=False, packings=packings)
 
 
-def _state(config: PreTrainedConfig, dtype: torch.dtype, quant: str) -> dict[str, torch.Tensor]:
+def _state(
+    stage_class: type[PreTrainedModel], config: PreTrainedConfig, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
     with torch.device("meta"):
-        return _stage_class(config, quant)(config).to(dtype).state_dict()
+        return stage_class(config).to(dtype).state_dict()
 
 
 class _Random:

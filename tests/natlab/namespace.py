@@ -32,7 +32,9 @@ def settle(namespace: str) -> None:
 
 
 def _mount(source: str, target: str, flags: int) -> None:
-    _check(f"mount {target}", _libc.mount(source.encode(), target.encode(), None, ctypes.c_ulong(flags), None))
+    _check(
+        f"mount {target}", _libc.mount(source.encode(), target.encode(), None, ctypes.c_ulong(flags), None)
+    )
 
 
 def _check(what: str, result: int) -> None:

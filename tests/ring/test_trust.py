@@ -25,6 +25,7 @@ from kafila_agent.identity import load_identity
 from kafila_proto import agent_pb2 as pb
 from kafila_proto.rendezvous_pb2 import MemberState
 from kafila_proto.session_code import parse_session_code, word_list
+from tests.agent.head.models import give_tokenizer
 
 WAIT_S = 60
 KEY = "a-key-that-must-show-nowhere-0123456789"
@@ -33,11 +34,19 @@ OVER = (pb.SessionStatus.SERVING, pb.SessionStatus.CLOSED)
 
 
 @pytest.fixture(scope="module")
-def fleet(smollm2, tmp_path_factory):
+def tiny(checkpoint, tmp_path_factory):
+    """A model for the sessions of which no answer is wanted."""
+    return give_tokenizer(checkpoint("llama"), tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def fleet(smollm2, tiny, tmp_path_factory):
+    """One for all tests: the last of them breaks it."""
     key = tmp_path_factory.mktemp("key") / "api.key"
     key.write_text(KEY)
     key.chmod(0o600)
-    options = ["--model-dir", str(smollm2.parent), "--api-key-file", str(key), "--log-level", "debug"]
+    options = ["--model-dir", str(smollm2.parent), "--model-dir", str(tiny.parent), "--log-level", "debug"]
+    options += ["--api-key-file", str(key)]
     with LocalFleet({"desk": options, "laptop": options, "tower": options}) as fleet:
         yield fleet
 
@@ -154,8 +163,8 @@ def test_no_secret_shows_in_command_lines_logs_or_metrics(fleet, smollm2):
         assert (state_dir / "control.sock").stat().st_mode & 0o777 == 0o600
 
 
-def test_after_three_failures_the_host_says_so_and_offers_a_new_code(fleet, smollm2):
-    code = create(fleet, smollm2, 2)
+def test_after_three_failures_the_host_says_so_and_offers_a_new_code(fleet, tiny):
+    code = create(fleet, tiny, 2)
     for _ in range(3):
         with pytest.raises(grpc.RpcError, match="no session admits this code"):
             join(fleet, "laptop", wrong(code))
@@ -182,8 +191,8 @@ def test_after_three_failures_the_host_says_so_and_offers_a_new_code(fleet, smol
     assert "hosts no session" in other.stderr
 
 
-def test_who_leaves_before_the_plan_makes_room_for_another(fleet, smollm2):
-    code = create(fleet, smollm2, 3)
+def test_who_leaves_before_the_plan_makes_room_for_another(fleet, tiny):
+    code = create(fleet, tiny, 3)
     join(fleet, "laptop", code)
     until(fleet, "desk", lambda session: len(session.members) == 2)
     fleet.agent("laptop").LeaveSession(pb.LeaveRequest())
@@ -220,15 +229,15 @@ def join_time_s(fleet, model) -> float:
     return times[MemberState.SERVING] - started - loading_s
 
 
-def test_joining_is_one_command_and_waits_for_no_timeout(fleet, smollm2):
-    took_s = join_time_s(fleet, smollm2)
+def test_joining_is_one_command_and_waits_for_no_timeout(fleet, tiny):
+    took_s = join_time_s(fleet, tiny)
     print(f"joined, beside loading, in {took_s:.2f} s")
     assert took_s < ATTEMPT_S
 
 
-async def test_a_copied_identity_and_ghosts_are_known_by_name(fleet, smollm2):
+async def test_a_copied_identity_and_ghosts_are_known_by_name(fleet, tiny):
     """Last: two of the fleet do not survive it. One stops answering without a word, the other is killed."""
-    code = create(fleet, smollm2, 4)
+    code = create(fleet, tiny, 4)
     for name in ("laptop", "tower"):
         join(fleet, name, code)
     until(fleet, "desk", lambda session: len(session.members) == 3)
