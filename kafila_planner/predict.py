@@ -28,7 +28,7 @@ from kafila_planner.memory import chain_of
 from kafila_planner.ring import Prediction, RingPlan, Stage, Tier
 
 PROMPT_TOKENS = 512
-CHUNK_TOKENS = 256
+CHUNK_TOKENS = 128
 """Rows of a prefill frame: predictions and the head that sends the frames mean the same number."""
 
 

@@ -7,30 +7,32 @@ import time
 
 import torch
 
-_ROWS = 256
+from kafila_agent.kernels.linear import Linear
+from kafila_planner.predict import CHUNK_TOKENS
+
 _MOST_WIDTH = 4096
 _BUDGET_S = 0.1
 
 
 def measure_flops_per_s(width: int, inner_width: int, dtype: torch.dtype, device: str = "cpu") -> float:
-    """FLOP/s of ``[256, width] @ [width, inner_width]``, the product that a prefill chunk spends its time in.
+    """FLOP/s of ``[CHUNK_TOKENS, width] @ [width, inner_width]``, the product that a prefill chunk spends its time in.
 
     A median over about a tenth of a second, on the calling thread's number of threads.
     """
     width, inner_width = min(width, _MOST_WIDTH), min(inner_width, _MOST_WIDTH)
-    rows = torch.randn(_ROWS, width, device=device).to(dtype)
-    weight = torch.randn(inner_width, width, device=device).to(dtype)
+    rows = torch.randn(CHUNK_TOKENS, width, device=device).to(dtype)
+    product = Linear(width, inner_width, bias=False, device=device, dtype=dtype)
     times: list[float] = []
     deadline = time.monotonic() + _BUDGET_S
     with torch.inference_mode():
-        torch.nn.functional.linear(rows, weight)
+        product(rows)
         while len(times) < 3 or time.monotonic() < deadline:
             _settle(device)
             started = time.perf_counter()
-            torch.nn.functional.linear(rows, weight)
+            product(rows)
             _settle(device)
             times.append(time.perf_counter() - started)
-    return 2.0 * _ROWS * width * inner_width / statistics.median(times)
+    return 2.0 * CHUNK_TOKENS * width * inner_width / statistics.median(times)
 
 
 def _settle(device: str) -> None:

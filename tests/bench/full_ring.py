@@ -27,6 +27,7 @@ from kafila_agent.model.blocks import load_stage
 from kafila_agent.model.manifest import read_manifest
 from kafila_agent.pace import Pace
 from kafila_agent.stage.executor import StageExecutor
+from kafila_planner.predict import CHUNK_TOKENS
 from tests.agent.head.real_ring import RealRing
 from tests.bench.rows import Rows, options_and_rows
 from tests.bench.speculation import PROMPTS, smollm2
@@ -60,7 +61,12 @@ def start(delay_s: float, draft: bool) -> tuple[RealRing, DraftModel | None]:
         model = DraftModel(executor, lambda each: rings[0].engine.on_guess(each), vocab_size=stage.vocab_size)
         proposers.append(lambda: model)
     speculation = Speculation(proposers=proposers)
-    options = {"dtype": "bfloat16", "delay_s": delay_s, "prefill_chunk": 256, "speculation": speculation}
+    options = {
+        "dtype": "bfloat16",
+        "delay_s": delay_s,
+        "prefill_chunk": CHUNK_TOKENS,
+        "speculation": speculation,
+    }
     rings.append(RealRing(smollm2(), RANGES, **SIZES, **options))
     return rings[0], model
 
@@ -102,7 +108,7 @@ async def measure_users(share: float, tokens: int) -> dict:
     pace = Pace(1e15, 1e15, overhead_s=STAGE_S)
     delay_s = STAGE_S * share / (1 - share)
     paced = {"paces": [pace] * len(RANGES), "delay_s": delay_s, "speculation": Speculation(most_rows=0)}
-    ring = RealRing(smollm2(), RANGES, **SIZES, dtype="bfloat16", prefill_chunk=256, **paced)
+    ring = RealRing(smollm2(), RANGES, **SIZES, dtype="bfloat16", prefill_chunk=CHUNK_TOKENS, **paced)
     _, one = await answer(ring, "Name a colour.", tokens, speculation=False)
     stages_s = ring.engine.measured().stage_compute_s
     slowest_s = max(stages_s[0] + stages_s[-1], *stages_s[1:-1])
