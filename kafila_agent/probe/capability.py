@@ -94,7 +94,8 @@ def _measure(
                 ),
             )
             flops = _attempt(
-                "flops", lambda: measure_flops_per_s(model.hidden_size, inner_width, dtype, device)
+                "flops",
+                lambda: measure_flops_per_s(model.hidden_size, inner_width, dtype, device, precision.quant),
             )
     except TimeoutError as error:
         log.warning("probe failed", what="machine lock", reason=str(error))

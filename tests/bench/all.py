@@ -25,6 +25,7 @@ BENCHES: dict[str, list[str]] = {
     "quant": [],  # 1
     "memory": [],  # 1
     "hop": ["--rounds", "500"],  # 2
+    "ring": [],  # 4
     "relay": [],  # 0.3
     "congestion": ["--loss", "1", "--mib", "0.5"],  # 1
     "planner_growth": ["--members", "2", "8", "16"],  # 1

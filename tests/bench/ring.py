@@ -41,8 +41,8 @@ from tests.natlab.lab import Lab, why_not
 MEMBERS = ("desk", "laptop", "tower")
 RPC_PORT = 50052
 PROMPT_TOKENS = 80
-PREFILL_S = 8.0  # of a paced member alone
-PREFILL_WORDS = 60  # of five to seven tokens each
+PREFILL_S = 9.0  # of a paced member alone
+PREFILL_WORDS = 150  # of about six tokens each
 WEIGHTS_BYTES = 269e6  # that a row reads
 QUESTION = [{"role": "user", "content": "Why do people like to travel? Answer in a short paragraph."}]
 

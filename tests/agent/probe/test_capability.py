@@ -9,9 +9,11 @@ import torch
 from transformers import CONFIG_MAPPING
 
 from kafila_agent.edge.frame import Dtype, Frame, Kind
+from kafila_agent.kernels.packed_linear import PackedMatrix
 from kafila_agent.model.families import FAMILIES
 from kafila_agent.model.manifest import ModelError, read_manifest
 from kafila_agent.probe import capability as capability_module
+from kafila_agent.probe.arithmetic import measure_flops_per_s
 from kafila_agent.probe.capability import measure_capability
 from kafila_agent.probe.random_stage import (
     block_read_bytes,
@@ -42,6 +44,14 @@ def test_everything_is_measured_and_of_a_machines_size(config) -> None:
     assert 1e-6 < measured.block_overhead_s < 0.1
     assert 1e8 < measured.flops_per_s < 1e15
     assert measured.memory_bytes > 1 << 28
+
+
+@pytest.mark.parametrize("quant", ["none", "int8", "int4"])
+def test_arithmetic_is_timed_with_what_a_stage_multiplies_with(quant, monkeypatch) -> None:
+    times, products = PackedMatrix.times, []
+    monkeypatch.setattr(PackedMatrix, "times", lambda *given: products.append(given) or times(*given))
+    assert 1e8 < measure_flops_per_s(64, 96, torch.bfloat16, quant=quant) < 1e15
+    assert bool(products) == (quant != "none")
 
 
 def test_a_measurement_that_fails_is_unknown_and_the_others_stand(config, monkeypatch) -> None:
