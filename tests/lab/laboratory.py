@@ -14,7 +14,7 @@ from typing import Any
 from kafila_proto import agent_pb2 as pb
 from tests.lab.client import Client
 from tests.lab.fleets import FleetFacts, Machine
-from tests.lab.scale_model import BYTES_STOOD_FOR, DTYPE, MODELS, WARM_UP, make_scale_model
+from tests.lab.scale_model import BYTES_STOOD_FOR, DTYPE, MODELS, make_scale_model
 from tests.natlab.fleet import LabFleet
 from tests.natlab.lab import Lab
 
@@ -63,16 +63,7 @@ class Laboratory:
             options = {machine.name: self._options(machine) for machine in self.fleet.machines}
             self.agents = stack.enter_context(LabFleet(self.lab, self.directory, options))
             self._stack = stack.pop_all()
-        for machine in self.fleet.machines:
-            self._warm_up(machine.name)
         return self
-
-    def _warm_up(self, name: str) -> None:
-        """Have an agent import what its first session needs, alone: all at once would starve each other for seconds,
-        of which their edges would die.
-        """
-        with self.session(WARM_UP.name, [name]):
-            pass
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.close()

@@ -56,8 +56,7 @@ class LargeModel:
 QWEN3_8B = LargeModel("Qwen3-8B", blocks=36, hidden=4096, heads=32, inner=12288)
 QWEN3_14B = LargeModel("Qwen3-14B", blocks=40, hidden=5120, heads=40, inner=17408)
 QWEN3_32B = LargeModel("Qwen3-32B", blocks=64, hidden=5120, heads=64, inner=25600)
-WARM_UP = LargeModel("warm-up", blocks=1, hidden=64, heads=32, inner=12288)  # stands for none
-MODELS = {model.name: model for model in (QWEN3_8B, QWEN3_14B, QWEN3_32B, WARM_UP)}
+MODELS = {model.name: model for model in (QWEN3_8B, QWEN3_14B, QWEN3_32B)}
 
 
 def make_scale_model(model: LargeModel, directory: Path) -> Path:
