@@ -114,7 +114,7 @@ SMOKE = FleetFacts(
     "Two machines on two networks",
     (_tower("ordinary", 10), _laptop("restrictive", 20)),
     models=("Qwen3-8B",),
-    time_scale=3.0,
+    time_scale=1.0,
     context_tokens=512,
     concurrency=2,
     tokens=6,
