@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -26,6 +27,7 @@ HOMES = {
     "lima": ("ordinary", 91),
 }
 FLEET = [*HOMES, "cusco"]
+THREE = ["oslo", "nairobi", "lima"]
 # Five processes that import torch, on as few cores as there may be.
 pytestmark = pytest.mark.timeout(300)
 TOKENS = 30
@@ -109,63 +111,79 @@ def tokens_of(fleet: LabFleet, head: str) -> int:
     return fleet.agent(head).GetStatus(pb.StatusRequest()).session.measured.tokens
 
 
-def test_a_session_that_serves_survives_what_networks_do(fleet, lab, model):
-    """The same answer as in peace, to the last token, and nobody does anything about it."""
-    names = ["oslo", "nairobi", "lima"]
-    try:
-        session = fleet.session(names, model).session
-        assert session.state == pb.SessionStatus.SERVING, session.reason
-        head = json.loads(session.plan_json)["head"]
-        peaceful = fleet.ask(head, TOKENS)
-        answered = tokens_of(fleet, head)
+@dataclass(frozen=True)
+class Ring:
+    """Three members who each have a part, and the first ``tokens`` that they answer in peace, one a round."""
+
+    first: pb.Status
+    head: str
+    tokens: tuple[int, ...]
+
+    def body(self, tokens: int, **options: object) -> dict:
+        """A request for the first so many."""
+        messages = [{"role": "user", "content": "ab"}]
+        asked = {"model": self.first.session.model, "messages": messages, "max_tokens": tokens}
+        return asked | {"ignore_eos": True} | options
+
+
+@pytest.fixture(scope="class")
+def ring(fleet, lab, model):
+    first = fleet.serve(THREE, model, division="uniform")  # everyone has a part
+    ring = Ring(first, json.loads(first.session.plan_json)["head"], ())
+    for name in THREE:
+        lab.delay(name, 4)  # for as long as nothing depends on it
+    (peaceful,) = ask(lab, ring.head, first.api_url, [ring.body(64, speculation=False)])
+    for name in THREE:
+        lab.delay(name, HOMES[name][1])
+    yield replace(ring, tokens=peaceful.token_ids)
+    fleet.leave(THREE)
+
+
+class TestThreeMembers:
+    """One session, that nothing may end."""
+
+    @pytest.fixture(autouse=True)
+    def it_is_the_same_session_afterwards(self, fleet, ring):
+        yield
+        for name in THREE:
+            session = fleet.agent(name).GetStatus(pb.StatusRequest()).session
+            assert (session.state, session.epoch) == (pb.SessionStatus.SERVING, ring.first.session.epoch)
+
+    def test_it_survives_what_networks_do(self, fleet, lab, ring):
+        """The same answer as in peace, to the last token, and nobody does anything about it."""
+        answered = tokens_of(fleet, ring.head)
         lab.lose("lima", 5.0)
         lab.shuffle("oslo", 0.2, 0.2)
-        with ThreadPoolExecutor(1) as pool:
-            troubled = pool.submit(fleet.ask, head, TOKENS)
-            _await_tokens(fleet, head, answered + 2)
-            lab.cut("oslo", 2.0)
-            lab.forget_mappings("nairobi")
-            assert not troubled.done()
-            assert troubled.result(120) == peaceful
-        status = fleet.agent(head).GetStatus(pb.StatusRequest()).session
-        assert (status.state, status.epoch) == (pb.SessionStatus.SERVING, session.epoch)
-    finally:
-        lab.lose("lima", 0.0)
-        lab.shuffle("oslo", 0.0, 0.0)
-        fleet.leave(names)
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                troubled = pool.submit(ask, lab, ring.head, ring.first.api_url, [ring.body(TOKENS)])
+                _await_tokens(fleet, ring.head, answered + 2)
+                lab.cut("oslo", 2.0)
+                lab.forget_mappings("nairobi")
+                assert not troubled.done()
+                assert troubled.result(120)[0].token_ids == ring.tokens[:TOKENS]
+        finally:
+            lab.lose("lima", 0.0)
+            lab.shuffle("oslo", 0.0, 0.0)
 
-
-def test_answers_go_on_while_nobody_reaches_the_rendezvous_and_while_a_member_changes_its_address(
-    fleet, lab, model
-):
-    """Streams to the rendezvous break, and come back: no client, and no other member, hears of it."""
-    names = ["oslo", "nairobi", "lima"]
-    first = fleet.serve(names, model, division="uniform")  # everyone has a part
-    head = json.loads(first.session.plan_json)["head"]
-    messages = [{"role": "user", "content": "ab"}]
-    body = {"model": first.session.model, "messages": messages, "ignore_eos": True}
-    body |= {"speculation": False}  # one token each time round the world
-    for name in names:
-        lab.delay(name, 4)  # for as long as nothing depends on it
-    (peaceful,) = ask(lab, head, first.api_url, [body | {"max_tokens": 64}])
-    for name in names:
-        lab.delay(name, HOMES[name][1])
-    for trouble, concerned, tokens in (
-        (lambda: lab.cut("rv", 11.0), set(names), 64),  # longer than a silent stream is believed to live
-        (lambda: lab.move("nairobi"), {"nairobi"}, 24),
+    def test_answers_go_on_while_nobody_reaches_the_rendezvous_and_while_a_member_changes_its_address(
+        self, fleet, lab, ring
     ):
-        before, answered = len(fleet.events("rv")), tokens_of(fleet, head)
-        with ThreadPoolExecutor(1) as pool:
-            troubled = pool.submit(ask, lab, head, first.api_url, [body | {"max_tokens": tokens}])
-            _await_tokens(fleet, head, answered + 2)
-            assert not troubled.done()
-            trouble()
-            _await_again(fleet, concerned, before)
-            assert troubled.result(120)[0].token_ids == peaceful.token_ids[:tokens]
-    for name in names:
-        session = fleet.agent(name).GetStatus(pb.StatusRequest()).session
-        assert (session.state, session.epoch) == (pb.SessionStatus.SERVING, first.session.epoch)
-    fleet.leave(names)
+        """Streams to the rendezvous break, and come back: no client, and no other member, hears of it."""
+        for trouble, concerned, tokens in (
+            # Longer than a silent stream is believed to live.
+            (lambda: lab.cut("rv", 11.0), set(THREE), 64),
+            (lambda: lab.move("nairobi"), {"nairobi"}, 24),
+        ):
+            before, answered = len(fleet.events("rv")), tokens_of(fleet, ring.head)
+            body = ring.body(tokens, speculation=False)  # one token each time round the world
+            with ThreadPoolExecutor(1) as pool:
+                troubled = pool.submit(ask, lab, ring.head, ring.first.api_url, [body])
+                _await_tokens(fleet, ring.head, answered + 2)
+                assert not troubled.done()
+                trouble()
+                _await_again(fleet, concerned, before)
+                assert troubled.result(120)[0].token_ids == ring.tokens[:tokens]
 
 
 def _await_tokens(fleet: LabFleet, head: str, tokens: float) -> None:
