@@ -100,10 +100,16 @@ def spread(values_s: Sequence[float]) -> str:
     return f"{statistics.median(ordered) * 1e3:.0f} ({high * 1e3:.0f})"
 
 
-def form(fleet: LocalFleet, model: str, concurrency: int) -> tuple[list[str], str]:
+def form(
+    fleet: LocalFleet, model: str, concurrency: int, context_tokens: int = 1024
+) -> tuple[list[str], str]:
     """A session of all; the base URLs, and the model's name."""
     request = pb.CreateRequest(
-        model=model, members=len(fleet.names), context_tokens=1024, concurrency=concurrency, dtype="bfloat16"
+        model=model,
+        members=len(fleet.names),
+        context_tokens=context_tokens,
+        concurrency=concurrency,
+        dtype="bfloat16",
     )
     code = fleet.agent(fleet.names[0]).CreateSession(request).session.code
     for name in fleet.names[1:]:

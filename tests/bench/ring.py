@@ -41,8 +41,8 @@ from tests.natlab.lab import Lab, why_not
 MEMBERS = ("desk", "laptop", "tower")
 RPC_PORT = 50052
 PROMPT_TOKENS = 80
-PREFILL_S = 9.0  # of a paced member alone
-PREFILL_WORDS = 150  # of about six tokens each
+PREFILL_S = 20.0  # of a paced member alone
+PREFILL_WORDS = 300  # of about six tokens each
 WEIGHTS_BYTES = 269e6  # that a row reads
 QUESTION = [{"role": "user", "content": "Why do people like to travel? Answer in a short paragraph."}]
 
@@ -212,7 +212,7 @@ def _laboratory() -> Iterator[tuple[Lab, LabFleet]]:
 
 def _asking(fleet: LocalFleet) -> Callable[..., load.Answered]:
     """A session of all of them; asks its host."""
-    urls, model = load.form(fleet, str(smollm2()), 1)
+    urls, model = load.form(fleet, str(smollm2()), 1, context_tokens=2048)
 
     def answer(number: int, tokens: int, words: int = 16) -> load.Answered:
         async def one() -> load.Answered:
@@ -246,14 +246,14 @@ def main() -> None:
     if "loopback" in options.rows:
         rows.measure(("loopback", tokens, rounds), lambda: loopback(tokens, rounds))
     if "prefill" in options.rows:
-        rows.measure(("prefill", rounds), lambda: prefill(rounds))
+        rows.measure("prefill", lambda: prefill(2))
     if reason := why_not():
         print(f"network and start are skipped: {reason}")
         return
     if "network" in options.rows:
         network(rows, options.rtts_ms, tokens, rounds)
     if "start" in options.rows:
-        rows.measure(("start", rounds), lambda: start(rounds))
+        rows.measure("start", lambda: start(3))
 
 
 if __name__ == "__main__":
