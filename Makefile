@@ -33,7 +33,8 @@ natlab-table: setup tools
 	$(BIN)/python -m tests.natlab.table $(ARGS)
 
 # Two workers, a file to each, the longest first (tests/conftest.py): many tests wait for processes, and more workers
-# would only wait for each other's.
+# would only wait for each other's. What is compiled of Python is kept, or each of many processes would compile it anew.
+test: export PYTHONDONTWRITEBYTECODE =
 test: setup tools
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20 $(ARGS)
 

@@ -14,7 +14,7 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that listens on ``host:port`` (0: any). Raises ApiServerError if the address cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        listening = socket.create_server((host, port), family=family)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ApiServerError(
@@ -23,3 +23,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise ApiServerError(
             f"cannot listen on {host}:{port} ({error.strerror}): choose another port with --api-port"
         ) from error
+    # What is accepted inherits it. asyncio would set it only where a socket names its protocol, which this one does not;
+    # without it the second packet of an answer, or of what is streamed, waits for the client's delayed acknowledgement.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening

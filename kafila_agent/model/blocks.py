@@ -224,9 +224,11 @@ def stage_of(
 ) -> type[PreTrainedModel]:
     """``cls`` with every module foreign to the stage an identity, and matrices packed, before anything is allocated."""
     from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
+    from transformers.initialization import no_init_weights
 
     def __init__(self: Any, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        cls.__init__(self, config, *args, **kwargs)
+        with no_init_weights():  # every one is read, or told to be missing
+            cls.__init__(self, config, *args, **kwargs)
         base = self.base_model
         for index in range(len(base.layers)):
             if not start <= index < end:

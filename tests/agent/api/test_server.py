@@ -12,7 +12,7 @@ from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from kafila_agent.api import responses
-from kafila_agent.api.listening import ApiServerError
+from kafila_agent.api.listening import ApiServerError, listen
 from kafila_agent.api.openai_routes import Service
 from kafila_agent.api.server import ApiServer
 from kafila_agent.edge.frame import Kind
@@ -240,6 +240,13 @@ async def test_an_address_that_others_reach_answers_by_any_name_to_who_has_the_k
     assert (await api.http.get("models", headers={"host": "desk.example"})).status_code == 401
     rebound = {"host": "evil.example", "origin": "http://evil.example"}  # the page has no key
     assert (await api.http.get("models", headers=rebound)).status_code == 401
+
+
+def test_what_is_sent_in_several_packets_waits_for_no_acknowledgement():
+    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_a_port_in_use_is_named_with_the_option_that_changes_it():
