@@ -23,7 +23,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise ApiServerError(
             f"cannot listen on {host}:{port} ({error.strerror}): choose another port with --api-port"
         ) from error
-    # What is accepted inherits it. asyncio would set it only where a socket names its protocol, which this one does not;
-    # without it the second packet of an answer, or of what is streamed, waits for the client's delayed acknowledgement.
+    # What is accepted inherits it. asyncio sets it only on sockets naming a protocol, as this one does not; without
+    # it the second packet of an answer, or of what is streamed, waits for the client's delayed acknowledgement.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening

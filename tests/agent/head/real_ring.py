@@ -109,3 +109,15 @@ class WholeModel:
             ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_tokens
         )
         return out[0, len(prompt) :].tolist()
+
+    def would_say(self, prompt: tuple[int, ...], tokens: list[int], max_tokens: int) -> bool:
+        """Whether ``tokens`` are what ``greedy`` gives, at the cost of one token of it.
+
+        Where not, ``greedy`` itself decides: rows together may prefer another of two tokens that are almost as likely.
+        """
+        with torch.inference_mode():
+            logits = self.model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+        is_whole = len(tokens) == max_tokens or tokens[-1] == self.model.generation_config.eos_token_id
+        return (is_whole and logits.argmax(-1).tolist() == tokens) or self.greedy(
+            prompt, max_tokens
+        ) == tokens
