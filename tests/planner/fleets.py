@@ -5,6 +5,7 @@ Everything invented is a dyadic rational, so float arithmetic is exact and ties 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from hypothesis import settings
@@ -50,6 +51,12 @@ def fleet(members: list[dict[str, Any]], model: dict[str, Any] | None = None, **
     } | facts
 
 
+@functools.lru_cache(maxsize=None, typed=True)
+def _one_of(*choices: Any) -> st.SearchStrategy[Any]:
+    """One strategy for all fleets: to make it takes longer than to draw from it."""
+    return st.sampled_from(choices)
+
+
 @st.composite
 def small_fleets(
     draw: st.DrawFn,
@@ -65,44 +72,44 @@ def small_fleets(
     lists = draw(st.booleans()) if unequal is None else unequal
 
     def sizes(choices: list[int]) -> Any:
-        one = st.sampled_from(choices)
+        one = _one_of(*choices)
         return draw(st.lists(one, min_size=blocks, max_size=blocks) if lists else one)
 
     model = {
         "name": "toy",
         "blocks": blocks,
         "block_bytes": sizes([8, 16, 16, 24]),
-        "head_bytes": draw(st.sampled_from([0, 8, 40])),
-        "kv_bytes_per_token_per_block": draw(st.sampled_from([0, 1])),
+        "head_bytes": draw(_one_of(0, 8, 40)),
+        "kv_bytes_per_token_per_block": draw(_one_of(0, 1)),
     }
     if draw(st.booleans()):
         model["block_read_bytes"] = sizes([4, 8, 16])
-        model["head_read_bytes"] = draw(st.sampled_from([0, 8, 16]))
+        model["head_read_bytes"] = draw(_one_of(0, 8, 16))
     if lists and draw(st.integers(0, 3)) == 0:
         flags = draw(st.lists(st.booleans(), min_size=blocks, max_size=blocks))
         flags[draw(st.integers(0, blocks - 1))] = True
         model["full_attention"] = flags
-    missing = st.sampled_from([None, 1, 1, 1, 1, 1, 1, 1]) if not full else st.just(1)
-    rtts = st.sampled_from([0.0, 0.03125, 0.03125, 0.0625, 0.125, 0.25])
+    missing = _one_of(None, 1, 1, 1, 1, 1, 1, 1) if not full else st.just(1)
+    rtts = _one_of(0.0, 0.03125, 0.03125, 0.0625, 0.125, 0.25)
     members = [
         member(
             f"m{index}",
-            bandwidth_bytes_per_s=draw(missing) and draw(st.sampled_from([4.0, 8.0, 16.0, 64.0])),
-            overhead_s=draw(st.sampled_from([0.0, 0.125, 0.5])),
-            block_overhead_s=draw(st.sampled_from([0.0, 0.0, 0.25])),
-            flops_per_s=draw(missing) and draw(st.sampled_from([8.0, 16.0, 32.0])),
-            memory_bytes=draw(st.sampled_from([0, 20, 48, 80, 120, 200, 400, 400, 1000, 1000])),
+            bandwidth_bytes_per_s=draw(missing) and draw(_one_of(4.0, 8.0, 16.0, 64.0)),
+            overhead_s=draw(_one_of(0.0, 0.125, 0.5)),
+            block_overhead_s=draw(_one_of(0.0, 0.0, 0.25)),
+            flops_per_s=draw(missing) and draw(_one_of(8.0, 16.0, 32.0)),
+            memory_bytes=draw(_one_of(0, 20, 48, 80, 120, 200, 400, 400, 1000, 1000)),
             rendezvous_rtt_s=draw(missing) and draw(rtts),
-            mapping=draw(st.sampled_from([*BEHAVIOURS, None])),
-            filtering=draw(st.sampled_from([*BEHAVIOURS, None])),
-            site=draw(st.sampled_from([None, None, "home"])),
-            nat=draw(st.sampled_from([None, None, "carrier"])),
-            hairpin=draw(st.sampled_from([None, True])),
-            hairpin_open=draw(st.sampled_from([None, False, True])),
-            relay_only=draw(st.sampled_from([False, False, False, True])),
-            udp=draw(st.sampled_from([True, True, True, False])),
+            mapping=draw(_one_of(*BEHAVIOURS, None)),
+            filtering=draw(_one_of(*BEHAVIOURS, None)),
+            site=draw(_one_of(None, None, "home")),
+            nat=draw(_one_of(None, None, "carrier")),
+            hairpin=draw(_one_of(None, True)),
+            hairpin_open=draw(_one_of(None, False, True)),
+            relay_only=draw(_one_of(False, False, False, True)),
+            udp=draw(_one_of(True, True, True, False)),
         )
         for index in draw(st.permutations(range(count)))
     ]
     anchor = f"m{draw(st.integers(0, count - 1))}"
-    return fleet(members, model, context_tokens=4, concurrency=draw(st.sampled_from([1, 2])), anchor=anchor)
+    return fleet(members, model, context_tokens=4, concurrency=draw(_one_of(1, 2)), anchor=anchor)
