@@ -30,6 +30,7 @@ import httpx2
 
 from kafila_agent.ctl.local_fleet import LocalFleet
 from kafila_proto import agent_pb2 as pb
+from kafila_proto import rendezvous_pb2
 from tests.bench import load
 from tests.bench.rows import BUILD, Rows, options_and_rows
 from tests.bench.speculation import smollm2
@@ -41,9 +42,10 @@ from tests.natlab.lab import Lab, why_not
 MEMBERS = ("desk", "laptop", "tower")
 RPC_PORT = 50052
 PROMPT_TOKENS = 80
-PREFILL_S = 20.0  # of a paced member alone
+PREFILL_S = 30.0  # of a paced member alone
 PREFILL_WORDS = 300  # of about six tokens each
 WEIGHTS_BYTES = 269e6  # that a row reads
+BF16 = BUILD / "bench" / "smollm2-BF16.gguf"
 QUESTION = [{"role": "user", "content": "Why do people like to travel? Answer in a short paragraph."}]
 
 
@@ -163,19 +165,17 @@ def prefill(rounds: int) -> dict[str, Any]:
 
 
 def start(rounds: int) -> dict[str, Any]:
-    """From the last member's joining until the host serves, against a plain read of the weights as they are held."""
-    file = convert_gguf(smollm2(), BUILD / "bench" / "smollm2-BF16.gguf", "BF16")
+    """From the last member's joining until the host serves, against a plain read of the weights as they are held.
+
+    Each joins when those before have measured themselves, as members with machines of their own have: here they would
+    wait for each other.
+    """
+    file = convert_gguf(smollm2(), BF16, "BF16")
     took_s, reads_s = [], []
     for _ in range(rounds):
         reads_s.append(_read_s(file))
         with _laboratory() as (_, fleet):
-            joined = None
-            for status in fleet.form(MEMBERS, file, dtype="bfloat16", context_tokens=512):
-                if joined is None and len(status.session.members) == len(MEMBERS):
-                    joined = time.monotonic()
-            assert status.session.state == pb.SessionStatus.SERVING, status.session.reason
-            assert joined is not None
-            took_s.append(time.monotonic() - joined)
+            took_s.append(_start_s(fleet, file))
     bar_s = 1.5 * statistics.median(reads_s) + 3
     told = (
         f"start, {file.stat().st_size / 1e6:.0f} MB: serving {statistics.median(took_s):.2f} s after the last"
@@ -186,6 +186,24 @@ def start(rounds: int) -> dict[str, Any]:
     return {"took_s": took_s, "read_s": reads_s, "row": told}
 
 
+def _start_s(fleet: LabFleet, file: Path) -> float:
+    host = fleet.agent(MEMBERS[0])
+    asked = {"model": str(file), "members": len(MEMBERS), "context_tokens": 512, "concurrency": 1}
+    code = host.CreateSession(pb.CreateRequest(**asked, dtype="bfloat16")).session.code
+    began = 0.0
+    for place, name in enumerate(MEMBERS[1:], 1):
+        for status in host.WatchStatus(pb.StatusRequest()):
+            if [member.state for member in status.session.members] == [rendezvous_pb2.WAITING] * place:
+                break
+        began = time.monotonic()
+        fleet.agent(name).JoinSession(pb.JoinRequest(code=code))
+    for status in host.WatchStatus(pb.StatusRequest()):
+        assert status.session.state != pb.SessionStatus.CLOSED, status.session.reason
+        if status.session.state == pb.SessionStatus.SERVING:
+            break
+    return time.monotonic() - began
+
+
 def _read_s(file: Path) -> float:
     started = time.perf_counter()
     with file.open("rb", buffering=0) as stream:
@@ -194,7 +212,7 @@ def _read_s(file: Path) -> float:
 
 
 def _options() -> list[str]:
-    return ["--model-dir", str(smollm2().parent), "--threads", "1"]
+    return ["--model-dir", str(smollm2().parent), "--model-dir", str(BF16.parent), "--threads", "1"]
 
 
 @contextlib.contextmanager
