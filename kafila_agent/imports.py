@@ -13,12 +13,16 @@ import gc
 gc.disable()
 
 import transformers.modeling_utils  # what the first block of any family would import
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 import kafila_agent.head.engine
 import kafila_agent.model.blocks
 import kafila_agent.probe.capability
 import kafila_agent.service
 import kafila_agent.stage.loop
+
+# Whichever is asked for first, a thousand patterns are compiled: a second.
+get_checkpoint_conversion_mapping("llama")
 
 gc.freeze()
 gc.enable()
