@@ -8,6 +8,7 @@ line, except for those that come late. Copies are of IPv4 alone.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import json
 import os
@@ -117,21 +118,42 @@ class Delayer:
             self._queue.send(b"".join(verdicts))
 
 
+class Orders:
+    """Lines of standard input. None is left behind in a buffer, where ``select`` would not see it."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def fileno(self) -> int:
+        """For ``select``."""
+        return sys.stdin.fileno()
+
+    def take(self) -> list[str]:
+        """All that have come, at least one. Raises EOFError at the end."""
+        lines: list[bytes] = []
+        while not lines:
+            data = os.read(self.fileno(), 1 << 16)
+            if not data:
+                raise EOFError
+            *lines, self._rest = (self._rest + data).split(b"\n")
+        return [line.decode() for line in lines]
+
+
 def main() -> None:
-    queue = open_queue()
+    queue, orders = open_queue(), Orders()
     delayer = Delayer(queue)
-    delayer.set_delays(sys.stdin.readline())
+    for line in orders.take():
+        delayer.set_delays(line)
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     print("ready", flush=True)
-    while True:
-        readable, _, _ = select.select([queue, sys.stdin], [], [], delayer.wait_s())
-        if sys.stdin in readable:
-            line = sys.stdin.readline()
-            if not line:
-                return
-            delayer.set_delays(line)
-        delayer.take()
-        delayer.release()
+    with contextlib.suppress(EOFError):
+        while True:
+            readable, _, _ = select.select([queue, orders], [], [], delayer.wait_s())
+            if orders in readable:
+                for line in orders.take():
+                    delayer.set_delays(line)
+            delayer.take()
+            delayer.release()
 
 
 if __name__ == "__main__":
