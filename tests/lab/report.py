@@ -45,7 +45,8 @@ FOUND = """## What the laboratory found in the product
 
 - Members that import a model's classes for their first session all at once on two cores keep their event loops
   from running for longer than the 8 s after which an edge is given up: the session ends with "no answer for 8 s".
-  On a machine of its own an agent takes a second for it. Here each agent first holds a session alone.
+  On a machine of its own an agent takes a second for it. Here one process has imported them, and the agents are
+  its forks.
 - A plan's tokens per second count the reading of keys and values at half the declared context. Sessions here are
   short: the tables predict from the stages alone, and ask for advice at their own length.
 """
