@@ -9,17 +9,13 @@ from torch import nn
 from torch.nn import functional
 
 from kafila_agent.kernels.library import BFLOAT16, Matrix, native_kernels
-from kafila_agent.kernels.widened import is_widened, widened_product, widened_slices
 
 # Up to as many rows each is computed as if it were alone, to the last bit.
 ALIKE_ROWS = 8
 
 
 class Linear(nn.Linear):
-    """``nn.Linear``, its few-row products by the C kernels (bfloat16) or as matrix times vector (one row).
-
-    Those of many narrow rows are made in float32 where the processor is better at that (``widened``).
-    """
+    """``nn.Linear``, its few-row products by the C kernels (bfloat16) or as matrix times vector (one row)."""
 
     native: Native | None = None
 
@@ -29,8 +25,6 @@ class Linear(nn.Linear):
             return self.native(input)
         if input.numel() == self.in_features and self.bias is None and input.device.type == "cpu":
             return torch.mv(self.weight, input.reshape(-1)).view(*input.shape[:-1], -1)
-        if is_widened(input, self.in_features):
-            return widened_product(input, widened_slices(self.weight), self.out_features, self.bias)
         return functional.linear(input, self.weight, self.bias)
 
     # Nobody hangs hooks on a stage, and looking for them takes as long as multiplying with a small matrix.
