@@ -2,7 +2,7 @@
 
 On machines of their own agents import them side by side; here they would take turns on the same cores.
 
-A program for local_fleet.py alone, ``python -m kafila_agent.ctl.local_agents LIFELINE``. It reads lines of JSON,
+A program for a fleet's owner, ``python -m kafila_agent.ctl.local_agents LIFELINE``. It reads lines of JSON,
 ``{name: {"arguments": [...], "log": path}}``, starts these agents, answers each line with one, ``{name: pid}``, and
 writes ``{name: exit status}`` whenever an agent ends. The agents watch the descriptor LIFELINE: when its other end
 closes they end by themselves. After the end of its standard input this program ends with the last of them.

@@ -28,7 +28,7 @@ HOMES = {
 }
 FLEET = [*HOMES, "cusco"]
 THREE = ["oslo", "nairobi", "lima"]
-# Five processes that import torch, on as few cores as there may be.
+# Five agents at work, on as few cores as there may be.
 pytestmark = pytest.mark.timeout(300)
 TOKENS = 30
 

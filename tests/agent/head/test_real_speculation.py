@@ -17,14 +17,7 @@ from kafila_agent.kernels.library import native_kernels
 from kafila_agent.model.kv import MAX_ROLLBACK_TOKENS
 from kafila_agent.stage.kv_cache import BlockCache
 from kafila_agent.stage.waiting import WaitingFrames
-from tests.agent.head.guessers import (
-    FixedWindow,
-    Guesser,
-    always_right,
-    always_wrong,
-    sometimes,
-    wrong_every,
-)
+from tests.agent.head.guessers import FixedWindow, Guesser, always_right, always_wrong, sometimes, wrong_every
 from tests.agent.head.models import give_tokenizer
 from tests.agent.head.real_ring import PREFILL_CHUNK, RealRing, WholeModel
 

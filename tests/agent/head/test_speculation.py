@@ -25,14 +25,7 @@ from kafila_agent.head.speculation import (
 )
 from kafila_agent.model.kv import MAX_ROLLBACK_TOKENS
 from kafila_agent.stage.kv_cache import SlotCache
-from tests.agent.head.guessers import (
-    FixedWindow,
-    Guesser,
-    always_right,
-    always_wrong,
-    sometimes,
-    wrong_every,
-)
+from tests.agent.head.guessers import FixedWindow, Guesser, always_right, always_wrong, sometimes, wrong_every
 from tests.agent.head.simulated_ring import SimulatedRing, TokenLayer, next_logits
 from tests.agent.head.test_engine import GREEDY, PROMPT, answer, script, spoken
 
