@@ -96,26 +96,42 @@ void kafila_operand(char *to, const void *x, int element, long columns, int bits
 /* Weights are read once, in the order in which they lie: the processor is told early what comes. */
 INLINE void fetch_ahead(const void *at) { __builtin_prefetch((const char *)at + AHEAD_BYTES, 0, 2); }
 
-INLINE void dense_row(const uint16_t *w, long columns, const char *operand, long step, const int rows,
-                      float out[][LANES], int at) {
-  lanes even[TOGETHER] = {0}, odd[TOGETHER] = {0};
+/* Rows of a dense matrix that are taken at once: what is read of the input serves them all. As many as its sums, and
+ * what they are made of, have registers. */
+#ifdef __AVX512F__
+#define BESIDE 4
+#else
+#define BESIDE 1
+#endif
+
+INLINE void dense_rows(const uint16_t *w, const int beside, long columns, const char *operand, long step,
+                       const int rows, float out[][LANES], long at) {
+  lanes total[BESIDE][TOGETHER] = {0};
   for (long g = 0; g < columns; g += GROUP) {
-    words pairs = load_words(w + g);
-    fetch_ahead(w + g);
+    lanes first[BESIDE], second[BESIDE];
+    for (int i = 0; i < beside; i++) {
+      words pairs = load_words(w + i * columns + g);
+      fetch_ahead(w + i * columns + g);
+      first[i] = first_of(pairs);
+      second[i] = second_of(pairs);
+    }
     for (int r = 0; r < rows; r++) {
       const float *x = (const float *)(operand + r * step) + g;
-      even[r] += first_of(pairs) * load(x);
-      odd[r] += second_of(pairs) * load(x + LANES);
+      for (int i = 0; i < beside; i++) total[i][r] += first[i] * load(x);
+      for (int i = 0; i < beside; i++) total[i][r] += second[i] * load(x + LANES);
     }
   }
-  for (int r = 0; r < rows; r++) out[r][at] = sum(even[r] + odd[r]);
+  for (int i = 0; i < beside; i++)
+    for (int r = 0; r < rows; r++) out[r][at + i] = sum(total[i][r]);
 }
 
 INLINE void dense_tile(const matrix *m, long tile, const char *operand, long step, const int rows,
                        float out[][LANES]) {
   const uint16_t *w = (const uint16_t *)m->weights + tile * LANES * m->columns;
-  for (int i = 0; i < LANES && tile * LANES + i < m->rows; i++)
-    dense_row(w + i * m->columns, m->columns, operand, step, rows, out, i);
+  long count = m->rows - tile * LANES < LANES ? m->rows - tile * LANES : LANES, i = 0;
+  for (; i + BESIDE <= count; i += BESIDE)
+    dense_rows(w + i * m->columns, BESIDE, m->columns, operand, step, rows, out, i);
+  for (; i < count; i++) dense_rows(w + i * m->columns, 1, m->columns, operand, step, rows, out, i);
 }
 
 /* In each lane: its two numbers of 16 bits times the two of ``x``, added up. */

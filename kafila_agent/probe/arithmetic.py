@@ -8,7 +8,7 @@ import time
 import torch
 from torch import nn
 
-from kafila_agent.kernels.linear import Linear
+from kafila_agent.kernels.linear import use_kernels
 from kafila_agent.kernels.packed_linear import PackedLinear, PackedMatrix
 from kafila_agent.kernels.packing import GROUP_COLUMNS, PACKINGS
 from kafila_planner.predict import CHUNK_TOKENS
@@ -26,7 +26,7 @@ def measure_flops_per_s(
     """
     width, inner_width = min(width, _MOST_WIDTH), min(inner_width, _MOST_WIDTH)
     rows = torch.randn(CHUNK_TOKENS, width, device=device).to(dtype)
-    product = _linear(width, inner_width, dtype, quant).to(device)
+    product = _product(width, inner_width, dtype, quant, device)
     times: list[float] = []
     deadline = time.monotonic() + _BUDGET_S
     with torch.inference_mode():
@@ -40,13 +40,15 @@ def measure_flops_per_s(
     return 2.0 * CHUNK_TOKENS * width * inner_width / statistics.median(times)
 
 
-def _linear(width: int, inner_width: int, dtype: torch.dtype, quant: str) -> nn.Module:
+def _product(width: int, inner_width: int, dtype: torch.dtype, quant: str, device: str) -> nn.Module:
     packing = PACKINGS.get(quant)
     if packing is None or width % GROUP_COLUMNS:
-        return Linear(width, inner_width, bias=False, dtype=dtype)
+        product = nn.Sequential(nn.Linear(width, inner_width, bias=False, dtype=dtype, device=device))
+        use_kernels(product)
+        return product
     matrix = PackedMatrix(inner_width, width, packing)
     matrix.packed.zero_()
-    return PackedLinear(matrix, None)
+    return PackedLinear(matrix, None).to(device)
 
 
 def _settle(device: str) -> None:

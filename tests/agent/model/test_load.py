@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -157,3 +159,21 @@ def test_stages_are_loaded_beside_each_other(checkpoint) -> None:
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(load, range(12))) == [1, 2, 2] * 4
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no large pages here")
+def test_weights_ask_for_large_pages() -> None:
+    script = """
+import re, torch
+import kafila_agent.model.weights
+held = torch.empty(8 << 20, dtype=torch.uint8).fill_(1)
+at = held.data_ptr()
+with open("/proc/self/smaps") as maps:
+    for line in maps:
+        if borders := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
+            is_it = int(borders[1], 16) <= at < int(borders[2], 16)
+        elif line.startswith("VmFlags:") and is_it:
+            print(line)
+"""
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert "hg" in shown.split()
