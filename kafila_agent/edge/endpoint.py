@@ -234,7 +234,7 @@ class EdgeEndpoint:
                 touched.add(link.peer)
         for peer in touched:
             if peer in self._neighbours:  # a callback may have left the session
-                self._neighbours[peer].pump()
+                self._neighbours[peer].take_in()
 
     def send_datagram(self, data: bytes, address: SocketAddress) -> None:
         """Put a datagram on the socket; one that the system does not take is counted and lost."""

@@ -47,6 +47,7 @@ class CircuitGrant(Protocol):
 RequestCircuit = Callable[
     [bytes], None
 ]  # of the peer; the answer comes by ``take_circuit`` or ``refuse_circuit``
+_MOMENT_S = 0.001
 Answer = Callable[[str, EdgeStream], None]  # the peer's name, and an exchange that it has opened
 
 
@@ -84,7 +85,7 @@ class Neighbour:
         self._sought: asyncio.Future[Edge] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._errand: asyncio.Task[None] | None = None
-        self._is_pumped = False
+        self._is_handing_on = self._is_owed = False
 
     async def connect(self, addresses: list[SocketAddress], *, relay_at_once: bool = False) -> Edge:
         """The edge, once it stands. Raises EdgeError saying why it does not."""
@@ -116,22 +117,44 @@ class Neighbour:
             if under_way is not None:
                 under_way.cancel()
 
+    def take_in(self) -> None:
+        """Hand on what has come, as ``pump`` does; after a frame the rest waits a moment.
+
+        A stage begins with it when this thread lets go of the interpreter, and all there is to say is that it has come.
+        """
+        now = self._loop.time()
+        if self._hand_on():
+            self._set_timer(now + _MOMENT_S)
+        else:
+            self._send_out(now)
+
     def pump(self) -> None:
         """Hand on what the link has to tell, send what it has to send, and set its timer."""
-        if self._is_pumped:
-            return  # an owner's callback, called from below, sent a frame: it goes out with the rest
-        self._is_pumped = True
+        if self._is_handing_on:
+            self._is_owed = True  # an owner's callback, called from below, sent a frame: it goes out with the rest
+            return
         now = self._loop.time()
+        self._hand_on()
+        self._send_out(now)
+
+    def _hand_on(self) -> bool:
+        """Tell what the link has to tell; whether there was a frame, and nothing that is to be sent at once."""
+        has_frame = self._is_owed = False
+        self._is_handing_on = True
         try:
             while (event := self.link.next_event()) is not None:
+                has_frame = has_frame or isinstance(event, FrameReceived)
                 self._take_event(event)
-            for data, address in self.link.datagrams_to_send(now):
-                if not isinstance(address, Way):
-                    self._send(data, address)
-                elif self.relay_address is not None:
-                    self._send(data, self.relay_address)
         finally:
-            self._is_pumped = False
+            self._is_handing_on = False
+        return has_frame and not self._is_owed
+
+    def _send_out(self, now: float) -> None:
+        for data, address in self.link.datagrams_to_send(now):
+            if not isinstance(address, Way):
+                self._send(data, address)
+            elif self.relay_address is not None:
+                self._send(data, self.relay_address)
         if self.edge is not None and self.link.connection is not None:
             self.edge.rtt_s = self.link.connection.rtt_s
             self.edge.packets_lost = self.link.connection.packets_lost

@@ -197,9 +197,8 @@ class StageLoop:
                 self._block_steps_ns.append(compute_ns)
             onward = []
             for (waiting, _), hidden, payload in zip(admitted, rows, payloads, strict=True):
-                frame = self._onward(waiting.frame, hidden, payload)
-                frame = _timed(frame, compute_ns, started_ns - waiting.submitted_ns)
-                onward.append(_Rows(frame, hidden, 0))
+                taken = StageTime(compute_ns, started_ns - waiting.submitted_ns)
+                onward.append(_Rows(self._onward(waiting.frame, hidden, payload, taken), hidden, 0))
             if is_alone:
                 self._finish(onward, time.monotonic_ns())
             else:
@@ -210,7 +209,9 @@ class StageLoop:
         """The last stage gives the rows that are wanted alone."""
         return hidden[frame.rows - frame.rows_wanted :] if self._is_last else hidden
 
-    def _onward(self, frame: Frame, hidden: torch.Tensor, payload: bytes | memoryview) -> Frame:
+    def _onward(
+        self, frame: Frame, hidden: torch.Tensor, payload: bytes | memoryview, taken: StageTime
+    ) -> Frame:
         """What leaves this stage of ``frame``."""
         return replace(
             frame,
@@ -219,6 +220,7 @@ class StageLoop:
             position=frame.position + frame.rows - hidden.shape[0],
             dtype=self._executor.wire_dtype,
             width=hidden.shape[1],
+            stage_times=(*frame.stage_times, taken),
             payload=payload,
         )
 
