@@ -169,5 +169,6 @@ def _runs(admitted: Sequence[Admitted]) -> list[Run]:
 
 def payload_of(hidden: torch.Tensor) -> memoryview:
     """Hidden states as frame bytes, without a copy where they lie in host memory already."""
-    flat = hidden.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
+    if not hidden.numel():
+        return memoryview(b"")
+    return memoryview(hidden.cpu().contiguous().view(torch.uint8).numpy()).cast("B")

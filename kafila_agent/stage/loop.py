@@ -212,16 +212,22 @@ class StageLoop:
     def _onward(
         self, frame: Frame, hidden: torch.Tensor, payload: bytes | memoryview, taken: StageTime
     ) -> Frame:
-        """What leaves this stage of ``frame``."""
-        return replace(
-            frame,
+        """What leaves this stage of ``frame``. Field by field: ``replace`` takes twice as long, on the way of a token."""
+        rows, width = hidden.shape
+        return Frame(
             kind=Kind.HIDDEN,
-            rows=hidden.shape[0],
-            position=frame.position + frame.rows - hidden.shape[0],
+            epoch=frame.epoch,
+            sequence=frame.sequence,
+            slot=frame.slot,
+            position=frame.position + frame.rows - rows,
+            rows=rows,
             dtype=self._executor.wire_dtype,
-            width=hidden.shape[1],
+            width=width,
+            fence=frame.fence,
+            rows_wanted=frame.rows_wanted,
             stage_times=(*frame.stage_times, taken),
             payload=payload,
+            floor=frame.floor,
         )
 
     def _returned(self, frame: Frame) -> torch.Tensor:
