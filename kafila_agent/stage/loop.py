@@ -212,7 +212,7 @@ class StageLoop:
     def _onward(
         self, frame: Frame, hidden: torch.Tensor, payload: bytes | memoryview, taken: StageTime
     ) -> Frame:
-        """What leaves this stage of ``frame``. Field by field: ``replace`` takes twice as long, on the way of a token."""
+        """What leaves this stage of ``frame``; field by field, for ``replace`` takes twice as long."""
         rows, width = hidden.shape
         return Frame(
             kind=Kind.HIDDEN,

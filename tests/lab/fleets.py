@@ -103,7 +103,7 @@ WORLD = FleetFacts(
         _laptop("restrictive", 115),
     ),
     models=("Qwen3-8B", "Qwen3-32B"),
-    time_scale=3.0,
+    time_scale=4.0,
     tokens=12,
     uniform_cannot="Qwen3-32B",
 )
