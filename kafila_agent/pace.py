@@ -12,7 +12,9 @@ holds as long as this machine computes a stage faster than the one it stands for
 from __future__ import annotations
 
 import json
+import statistics
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,12 +23,15 @@ from typing import Any
 import structlog
 import torch
 
+from kafila_agent.edge.frame import Frame
 from kafila_agent.model.blocks import StageModel
 from kafila_agent.probe.capability import Capability
 from kafila_agent.stage.executor import Admitted, StageExecutor
 from kafila_planner.facts import MemberFacts, ModelFacts
 
 log = structlog.get_logger()
+
+_WAITS_REMEMBERED = 31
 
 
 class PaceError(ValueError):
@@ -96,23 +101,34 @@ class PacedExecutor(StageExecutor):
         self._pace = pace
         self._read_bytes = sum(model.block_read_bytes[stage.start : stage.end])
         self._head_read_bytes = model.head_read_bytes
+        self._begun_s: float | None = None
+        self._late_s: deque[float] = deque([0.0], maxlen=_WAITS_REMEMBERED)
+
+    def admit(self, frame: Frame) -> Admitted:
+        """See StageExecutor. A step's time begins with the first frame that it takes."""
+        begun_s = self._begun_s or time.monotonic()
+        admitted = super().admit(frame)
+        self._begun_s = begun_s
+        return admitted
 
     def run(self, admitted: Sequence[Admitted]) -> list[torch.Tensor]:
         """See StageExecutor."""
-        started_s = time.monotonic()
+        begun_s, self._begun_s = self._begun_s or time.monotonic(), None
         hidden = super().run(admitted)
         blocks, rows = self.stage.end - self.stage.start, sum(map(len, hidden))
-        _wait_until(started_s + self._pace.stage_s(self._read_bytes, rows, blocks))
+        self._wait_until(begun_s + self._pace.stage_s(self._read_bytes, rows, blocks))
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See StageExecutor."""
-        started_s = time.monotonic()
+        begun_s = time.monotonic()
         logits = super().logits(hidden)
-        _wait_until(started_s + self._pace.stage_s(self._head_read_bytes, hidden.shape[0]))
+        self._wait_until(begun_s + self._pace.stage_s(self._head_read_bytes, hidden.shape[0]))
         return logits
 
-
-def _wait_until(due_s: float) -> None:
-    if (left_s := due_s - time.monotonic()) > 0:
-        time.sleep(left_s)
+    def _wait_until(self, due_s: float) -> None:
+        """Until then, on the median: a thread is woken late, so it asks for that much earlier."""
+        wake_s = due_s - statistics.median(self._late_s)
+        if (left_s := wake_s - time.monotonic()) > 0:
+            time.sleep(left_s)
+            self._late_s.append(time.monotonic() - wake_s)

@@ -55,7 +55,7 @@ async def test_a_stage_takes_as_long_as_the_planner_expects_of_the_machine(manif
     await loop.close()
     expected_s = price.stage_s(2, sum(facts.block_read_bytes[:2]), is_head=True)
     assert expected_s > 0.06
-    assert expected_s <= loop.measured_stage_s < 1.5 * expected_s
+    assert 0.97 * expected_s <= loop.measured_stage_s < 1.5 * expected_s
 
 
 def test_what_comes_out_is_what_an_executor_that_does_not_wait_gives(manifest, facts):

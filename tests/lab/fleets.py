@@ -104,7 +104,7 @@ WORLD = FleetFacts(
     ),
     models=("Qwen3-8B", "Qwen3-32B"),
     time_scale=4.0,
-    tokens=12,
+    tokens=8,
     uniform_cannot="Qwen3-32B",
 )
 FLEETS = {fleet.name: fleet for fleet in (LAN, US, WORLD)}
