@@ -103,8 +103,8 @@ WORLD = FleetFacts(
         _laptop("restrictive", 115),
     ),
     models=("Qwen3-8B", "Qwen3-32B"),
-    time_scale=4.0,
-    tokens=8,
+    time_scale=6.0,
+    tokens=6,
     uniform_cannot="Qwen3-32B",
 )
 FLEETS = {fleet.name: fleet for fleet in (LAN, US, WORLD)}
