@@ -105,18 +105,10 @@ def _serve(lab: Laboratory, session: Session) -> Record:
         "network_share": seen.measured.network_share,
         "one_user": _answer(one),
         "many_users": {
-            "tokens_per_s": together_tokens_per_s(many),
             "stages": _stages(session.plan, loaded),
             "users": [_answer(answer) for answer in many],
         },
     }
-
-
-def together_tokens_per_s(answers: list[Answer]) -> float:
-    """The rate of all users together, while all of them are being answered."""
-    start = max(answer.times_s[0] for answer in answers)
-    end = min(answer.times_s[-1] for answer in answers)
-    return sum(start < at <= end for answer in answers for at in answer.times_s) / (end - start)
 
 
 def _answer(answer: Answer) -> Record:

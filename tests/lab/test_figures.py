@@ -10,7 +10,7 @@ from tests.lab.bars import bars
 from tests.lab.client import Answer
 from tests.lab.figures import Served, Spread, served
 from tests.lab.fleets import FLEETS, SMALL_ANCHOR, SMOKE, TWO_HOUSES
-from tests.lab.measure import edge_setups_s, together_tokens_per_s
+from tests.lab.measure import edge_setups_s
 from tests.lab.planned import head_pinned_fits, orders_not_optimal, users_admitted
 from tests.lab.tables import divisions_table, table
 from tests.lab.trials import trials_of
@@ -43,7 +43,7 @@ def record(division: str, stages_ms: list[float], one: float, many: float, **cha
         "edges": edges,
         "network_share": 0.2,
         "one_user": {"tokens_per_s": one / scale},
-        "many_users": {"tokens_per_s": many / scale, "users": users, "stages": stages},
+        "many_users": {"users": users, "stages": stages},
     } | changes
 
 
@@ -91,10 +91,17 @@ def test_a_spread_shows_its_range_only_where_there_is_one():
     assert table(["a"], [(1,), ("x",)]) == "| a |\n| --- |\n| 1 |\n| x |"
 
 
-def test_users_together_count_only_while_all_are_answered():
-    early = Answer((1, 2, 3, 4), (0.0, 1.0, 2.0, 3.0), 0.0)
-    late = Answer((1, 2, 3, 4), (1.0, 2.0, 3.0, 4.0), 1.0)
-    assert together_tokens_per_s([early, late]) == 2.0
+def test_users_together_make_what_each_of_them_gets():
+    """Also where their tokens come at different times: three tokens in three seconds, and three in six."""
+    early, late = (
+        Answer((1, 2, 3, 4), (0.0, 1.0, 2.0, 3.0), 0.0),
+        Answer((1, 2, 3, 4), (1.0, 3.0, 5.0, 7.0), 1.0),
+    )
+    users = [{"tokens_per_s": answer.tokens_per_s} for answer in (early, late)]
+    seen = record("planner", [10, 20], one=1.0, many=1.0)
+    seen["many_users"]["users"] = users
+    (session,) = served(SMOKE, [seen], division="planner")
+    assert session.many_users == pytest.approx(1.5 * SMOKE.time_scale)
 
 
 def test_an_edge_is_timed_from_the_plan_of_the_last_session():
