@@ -1,7 +1,8 @@
 """A member that stands for another machine: its stages take as long as that machine's would. For the laboratory alone.
 
 `kafila-agent --pace FILE`, and nothing else, turns it on. FILE is one JSON object of Pace's fields. The probe reports
-them instead of measuring, and every stage, having really run, waits on its worker thread until the time is up that
+them instead of measuring, and every stage, having really run, waits on its worker thread until, on the median, the time
+is up that
 
     o + n * d + max(bytes read / b, rows * bytes read / F)
 
@@ -132,3 +133,5 @@ class PacedExecutor(StageExecutor):
         if (left_s := wake_s - time.monotonic()) > 0:
             time.sleep(left_s)
             self._late_s.append(time.monotonic() - wake_s)
+        elif time.monotonic() < due_s:
+            self._late_s.append(0.0)  # else a lateness as long as the whole step would never be unlearnt

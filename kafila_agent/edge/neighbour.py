@@ -32,6 +32,8 @@ from kafila_proto.names import session_label
 
 log = structlog.get_logger()
 
+_MOMENT_S = 0.001
+
 SocketAddress = tuple[str, int]
 
 
@@ -47,7 +49,6 @@ class CircuitGrant(Protocol):
 RequestCircuit = Callable[
     [bytes], None
 ]  # of the peer; the answer comes by ``take_circuit`` or ``refuse_circuit``
-_MOMENT_S = 0.001
 Answer = Callable[[str, EdgeStream], None]  # the peer's name, and an exchange that it has opened
 
 
@@ -120,7 +121,7 @@ class Neighbour:
     def take_in(self) -> None:
         """Hand on what has come, as ``pump`` does; after a frame the rest waits a moment.
 
-        A stage begins with it when this thread lets go of the interpreter, and all there is to say is that it has come.
+        A stage begins with it when this thread lets go of the interpreter; what else there is to say can wait so long.
         """
         now = self._loop.time()
         if self._hand_on():

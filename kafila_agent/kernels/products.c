@@ -1,5 +1,5 @@
 /*
- * Products of a few rows with a weight matrix: what a decoding stage spends its time in.
+ * Products of rows with a weight matrix, few or many: what a stage spends its time in.
  *
  * A dense matrix is bfloat16, its products are added up in float32. Packed weights (packing.py) lie in tiles of
  * 16 rows of the matrix, a lane to a row, so that scales are vectors and nothing is summed across lanes. Words are
@@ -96,19 +96,20 @@ void kafila_operand(char *to, const void *x, int element, long columns, int bits
 /* Weights are read once, in the order in which they lie: the processor is told early what comes. */
 INLINE void fetch_ahead(const void *at) { __builtin_prefetch((const char *)at + AHEAD_BYTES, 0, 2); }
 
-/* Rows of a dense matrix that are taken at once: what is read of the input serves them all. As many as its sums, and
- * what they are made of, have registers. */
+/* Rows of a dense matrix that are taken at once: what is read of the input serves them all, and they do not wait for
+ * each other's sums. As many as those, and what they are made of, have registers. */
+#define MOST_BESIDE 4
 #ifdef __AVX512F__
-#define BESIDE 4
+#define BESIDE(rows) MOST_BESIDE
 #else
-#define BESIDE 1
+#define BESIDE(rows) ((rows) == 1 ? MOST_BESIDE : (rows) == 2 ? 2 : 1)
 #endif
 
 INLINE void dense_rows(const uint16_t *w, const int beside, long columns, const char *operand, long step,
                        const int rows, float out[][LANES], long at) {
-  lanes total[BESIDE][TOGETHER] = {0};
+  lanes total[MOST_BESIDE][TOGETHER] = {0};
   for (long g = 0; g < columns; g += GROUP) {
-    lanes first[BESIDE], second[BESIDE];
+    lanes first[MOST_BESIDE], second[MOST_BESIDE];
     for (int i = 0; i < beside; i++) {
       words pairs = load_words(w + i * columns + g);
       fetch_ahead(w + i * columns + g);
@@ -129,8 +130,8 @@ INLINE void dense_tile(const matrix *m, long tile, const char *operand, long ste
                        float out[][LANES]) {
   const uint16_t *w = (const uint16_t *)m->weights + tile * LANES * m->columns;
   long count = m->rows - tile * LANES < LANES ? m->rows - tile * LANES : LANES, i = 0;
-  for (; i + BESIDE <= count; i += BESIDE)
-    dense_rows(w + i * m->columns, BESIDE, m->columns, operand, step, rows, out, i);
+  for (; i + BESIDE(rows) <= count; i += BESIDE(rows))
+    dense_rows(w + i * m->columns, BESIDE(rows), m->columns, operand, step, rows, out, i);
   for (; i < count; i++) dense_rows(w + i * m->columns, 1, m->columns, operand, step, rows, out, i);
 }
 

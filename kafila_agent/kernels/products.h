@@ -1,4 +1,4 @@
-/* Products of a few rows with a matrix, dense or packed: see products.c for how they are made. */
+/* Products of rows with a matrix, dense or packed: see products.c for how they are made. */
 #ifndef KAFILA_PRODUCTS_H
 #define KAFILA_PRODUCTS_H
 

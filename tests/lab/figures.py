@@ -78,7 +78,8 @@ class Served:
         """Tokens per second of all users together: each one's own rate, after its first token, added up.
 
         Tokens that come within the time while all are answered would be a part too few of so short answers: what is
-        under way at its beginning and its end.
+        under way at its beginning and its end. This may be up to 1 % too much of a full ring: who begins first and who
+        ends last is alone for a moment.
         """
         return sum(user["tokens_per_s"] for user in self.record["many_users"]["users"]) * self.time_scale
 
@@ -99,7 +100,7 @@ class Served:
 
     @property
     def loaded_waiting_s(self) -> float:
-        """The same while all users are answered: in flight, and behind other users' tokens."""
+        """The same of a token of several users': in flight, and behind the others' tokens."""
         users = self.record["many_users"]
         stages_s = sum(stage["measured_s"] for stage in users["stages"]) / self.time_scale
         return len(users["users"]) / self.many_users - stages_s

@@ -175,5 +175,7 @@ with open("/proc/self/smaps") as maps:
         elif line.startswith("VmFlags:") and is_it:
             print(line)
 """
-    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    environment = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
+    command = [sys.executable, "-c", script]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
     assert "hg" in shown.split()
