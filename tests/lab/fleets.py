@@ -38,7 +38,7 @@ class FleetFacts:
     time_scale: float
     context_tokens: int = 32768
     concurrency: int = 4
-    tokens: int = 16
+    tokens: int = 10
     uniform_cannot: str = ""  # a model of which a uniform division does not fit, and the planner's does
 
     def machine(self, name: str) -> Machine:
