@@ -12,9 +12,6 @@ import gc
 
 gc.disable()
 
-import kafila_agent.model.weights  # first: it says how torch is to allocate
-
-# isort: split
 import transformers.modeling_utils  # what the first block of any family would import
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 

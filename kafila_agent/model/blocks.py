@@ -21,6 +21,7 @@ from kafila_agent.kernels.linear import ALIKE_ROWS, use_kernels
 from kafila_agent.model.errors import ModelError
 from kafila_agent.model.families import FAMILIES, Family, causal_lm_class
 from kafila_agent.model.kv import BlockKv, narrow
+from kafila_agent.model.large_pages import use_large_pages
 from kafila_agent.model.packed import PackedReader, put_packed, tie_packed_head
 from kafila_agent.model.precision import parse_precision
 from kafila_agent.model.program import positions_are_apart, stage_program, tail_program
@@ -66,6 +67,7 @@ class StageModel:
         self.start, self.end, self.is_head = start, end, is_head
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
+        use_large_pages([*model.parameters(), *model.buffers()])
         use_kernels(model)
         from kafila_agent.model.attention import use_row_attention  # transformers takes a second to import
 

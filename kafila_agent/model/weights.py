@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,10 +9,6 @@ from typing import Any
 import torch
 
 from kafila_agent.model.tensors import TensorEntry, read_bytes
-
-# Torch asks the system for pages of 2 MiB where a tensor has as much: a step reads every weight once, and the processor
-# would spend a tenth of that on looking pages of 4 KiB up. Read at the first allocation; who has set it has a reason.
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 _STORED = {
     "F64": torch.float64,

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
+import re
 import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from kafila_agent.model.blocks import load_stage
 from kafila_agent.model.facts import describe_model
 from kafila_agent.model.families import FAMILIES
 from kafila_agent.model.kv import SLIDING_SLACK_TOKENS
+from kafila_agent.model.large_pages import use_large_pages
 from kafila_agent.model.manifest import ModelError, read_manifest
 from kafila_agent.probe.random_stage import random_stage
 
@@ -161,21 +163,23 @@ def test_stages_are_loaded_beside_each_other(checkpoint) -> None:
         assert list(threads.map(load, range(12))) == [1, 2, 2] * 4
 
 
-@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no large pages here")
-def test_weights_ask_for_large_pages() -> None:
-    script = """
-import re, torch
-import kafila_agent.model.weights
-held = torch.empty(8 << 20, dtype=torch.uint8).fill_(1)
-at = held.data_ptr()
-with open("/proc/self/smaps") as maps:
-    for line in maps:
-        if borders := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
-            is_it = int(borders[1], 16) <= at < int(borders[2], 16)
-        elif line.startswith("VmFlags:") and is_it:
-            print(line)
-"""
-    environment = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
-    command = [sys.executable, "-c", script]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-    assert "hg" in shown.split()
+@pytest.mark.skipif(
+    sys.platform != "linux" or tuple(map(int, platform.release().split(".")[:2])) < (6, 1),
+    reason="gathering pages takes Linux 6.1",
+)
+def test_weights_lie_in_large_pages() -> None:
+    tensor = torch.ones(8 << 20, dtype=torch.uint8)
+
+    def large_kib() -> int:
+        is_it, found = False, 0
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            if borders := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
+                is_it = int(borders[1], 16) <= tensor.data_ptr() < int(borders[2], 16)
+            elif is_it and line.startswith("AnonHugePages:"):
+                found = int(line.split()[1])
+        return found
+
+    before = large_kib()
+    use_large_pages([tensor])
+    assert large_kib() - before >= 6 << 10
+    assert bool((tensor == 1).all())
