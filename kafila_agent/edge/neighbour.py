@@ -131,10 +131,10 @@ class Neighbour:
 
     def pump(self) -> None:
         """Hand on what the link has to tell, send what it has to send, and set its timer."""
-        if self._is_handing_on:
-            self._is_owed = (
-                True  # an owner's callback, called from below, sent a frame: it goes out with the rest
-            )
+        if (
+            self._is_handing_on
+        ):  # an owner's callback, called from below, sent a frame: it goes out with the rest
+            self._is_owed = True
             return
         now = self._loop.time()
         self._hand_on()
