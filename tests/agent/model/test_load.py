@@ -5,7 +5,6 @@ import os
 import platform
 import re
 import shutil
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
