@@ -158,7 +158,9 @@ class Seat:
 
     def _send(self, frame: Frame) -> None:
         assert self._downstream is not None
-        self._downstream.send(frame.encode())
+        # A stage may finish a frame when its edge has gone: the ring is over then, and its sequences end by that.
+        if not self._downstream.closed:
+            self._downstream.send(frame.encode())
 
     def _received(self, data: memoryview) -> None:
         self._heard_at = asyncio.get_running_loop().time()
