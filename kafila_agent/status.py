@@ -78,8 +78,10 @@ def _session(membership: Membership) -> pb.SessionStatus:
         plan_json=plan.plan_json,
     )
     names = {entry.fingerprint: entry.name for entry in charter.roster}
-    predicted = {s.member: s.predicted_s for s in membership.plan.stages} if membership.plan else {}
-    measured = membership.seat.measured_stages_s if membership.seat else {}
+    plan_in_force = membership.plan
+    predicted = {s.member: s.predicted_s for s in plan_in_force.stages} if plan_in_force else {}
+    seat = membership.seat  # it may be given up meanwhile: metrics are read by another thread
+    measured = seat.measured_stages_s if seat else {}
     for entry in charter.roster:
         progress = membership.progress.get(entry.fingerprint, Progress(state=MemberState.JOINING))
         member = _member(entry, progress, names)
@@ -88,8 +90,8 @@ def _session(membership: Membership) -> pb.SessionStatus:
         if entry.name in measured:
             member.measured_stage_s = measured[entry.name]
         session.members.append(member)
-    if membership.seat is not None and membership.seat.engine is not None:
-        session.measured.CopyFrom(_measured(membership.seat.engine))
+    if seat is not None and seat.engine is not None:
+        session.measured.CopyFrom(_measured(seat.engine))
     return session
 
 

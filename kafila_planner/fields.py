@@ -43,6 +43,9 @@ def check_number(value: object, path: str, low: float, high: float, *, whole: bo
     return int(value)
 
 
+_KEYS_LOOKED_AT = 16
+
+
 class Fields:
     """One JSON object: typed access to its fields. Absent and null both mean the default."""
 
@@ -60,7 +63,7 @@ class Fields:
         from difflib import get_close_matches  # rarely needed, so not paid for at every start
 
         absent = [key for key in known if key not in self._values]
-        for key in unknown:
+        for key in unknown[:_KEYS_LOOKED_AT]:  # a stranger may send thousands, and looking takes its time
             if meant := get_close_matches(str(key), absent, n=1, cutoff=0.9):
                 raise FieldError(f"{self.path(str(key))}: no such field; did you mean {meant[0]}?")
 

@@ -84,7 +84,8 @@ class RingPlan:
     objective: str
     division: str
     proven: bool
-    """The order (and under a joint objective everything) is known to be the best, not only good."""
+    """The order is known to be the best, not only good; under a joint objective everything, but that the anchor stays
+    the head where another would be better by less than the margin (head.py)."""
     bottleneck_s: float | None
     sum_s: float | None
     circuit_s: float | None
@@ -98,7 +99,7 @@ class RingPlan:
     bound: float | None = None
     """Under a joint objective: no plan can have a smaller value than this."""
     gap: float | None = None
-    """Under a joint objective: this plan's value less `bound`; 0 where proven."""
+    """Under a joint objective: this plan's value less `bound`; where proven, at most the anchor's margin."""
     notes: tuple[str, ...] = ()
 
     @property

@@ -53,6 +53,7 @@ _M = TypeVar("_M", bound=Message)
 
 
 HOLD_S = 600.0  # how long a session waits for a member that is away
+MAX_LISTED = 64  # edges or candidates of one member
 NOT_AWAITED = "no session waits for this agent here: it has ended, or the rendezvous was restarted"
 _PLANNING = (SessionState.FORMING, SessionState.GATHERING)
 _IN_PLAN = (SessionState.CONNECTING, SessionState.LOADING, SessionState.SERVING)
@@ -118,6 +119,7 @@ class Session:
         """A member says what it measured, or why it cannot take part, which ends the session."""
         report = _open(signed, Label.REPORT, sender, Report())
         member = self.members[sender]
+        _check_few("candidates", len(report.candidates))
         if report.session_id != self.session_id:
             raise RequestRefused("invalid", "the report is of another session")
         if report.epoch < self._asked or self.state is SessionState.HELD:
@@ -177,6 +179,8 @@ class Session:
             return []
         if self.state in _IN_PLAN and progress.epoch != self.epoch:
             return []
+        _check_few("edges", len(progress.edges))
+        _check_few("candidates", len(progress.candidates))
         self._advance(SessionEvent.PROGRESS)
         self.members[sender].progress = progress
         commands: list[Command] = [self._update(sender, other) for other in self._present if other != sender]
@@ -322,6 +326,12 @@ class Session:
 
     def _tell_hold(self) -> list[Command]:
         return self._tell_all(ToAgent(hold=Hold(epoch=self.epoch, absent=list(self.absent))))
+
+
+def _check_few(what: str, count: int) -> None:
+    """Some bytes on the wire each, and much more in memory, for every member that is told."""
+    if count > MAX_LISTED:
+        raise RequestRefused("limit", f"{count} {what}, at most {MAX_LISTED}")
 
 
 def _open(signed: Signed, label: Label, author: bytes, message: _M) -> _M:

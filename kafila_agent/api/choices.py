@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -158,16 +159,22 @@ def _likelihood(token: int, logprob: float, token_bytes: TokenBytes) -> dict[str
 
 def joined(deltas: Iterable[Delta]) -> Delta:
     """All deltas of a choice as one: texts and lists one behind the other."""
-    whole: Delta = {}
+    values: dict[str, list[Any]] = {}
     for delta in deltas:
         for name, value in delta.items():
-            whole[name] = _joined_values(whole.get(name), value)
-    return whole
+            values.setdefault(name, []).append(value)
+    return {name: _joined_values(each) for name, each in values.items()}
 
 
-def _joined_values(first: Any, second: Any) -> Any:
-    if first is None or second is None or isinstance(second, int):
-        return second if first is None else first
-    if isinstance(second, dict):
-        return {name: _joined_values(first.get(name), second.get(name)) for name in first | second}
-    return first + second
+def _joined_values(values: Sequence[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    match known:
+        case []:
+            return None
+        case [str(), *_]:
+            return "".join(known)
+        case [list(), *_]:
+            return list(itertools.chain.from_iterable(known))
+        case [dict(), *_]:
+            return joined(known)
+    return known[0]

@@ -57,8 +57,8 @@ class ApiError(Exception):
 
 
 def event_of(data: dict[str, Any]) -> bytes:
-    """``data`` as a server-sent event."""
-    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+    """``data`` as a server-sent event. In ASCII: some clients end a line at more than its end (U+2028, say)."""
+    return f"data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
 def unavailable(message: str, retry_after_s: int, code: str = "service_unavailable") -> ApiError:

@@ -21,7 +21,8 @@ def listen(host: str, port: int) -> socket.socket:
                 f"port {port} on {host} is in use: choose another with --api-port"
             ) from error
         raise ApiServerError(
-            f"cannot listen on {host}:{port} ({error.strerror}): choose another port with --api-port"
+            f"cannot listen on {host}:{port} ({error.strerror}): choose another address with --api-host, or port with"
+            " --api-port"
         ) from error
     # What is accepted inherits it. asyncio sets it only on sockets naming a protocol, as this one does not; without
     # it the second packet of an answer, or of what is streamed, waits for the client's delayed acknowledgement.

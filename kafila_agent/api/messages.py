@@ -58,7 +58,10 @@ class ToolCall(BaseModel):
 
     def as_turn(self) -> dict[str, Any]:
         """As chat templates know it: with the arguments themselves. Raises ValueError if they are no JSON object."""
-        arguments = json.loads(self.function.arguments or "{}")
+        try:
+            arguments = json.loads(self.function.arguments or "{}")
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
         if not isinstance(arguments, dict):
             raise ValueError("not an object")
         function = {"name": self.function.name, "arguments": arguments}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from fastapi import Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from kafila_agent.api.errors import api_error, event_of
@@ -43,8 +44,10 @@ class Answers:
     async def all(self) -> list[Event]:
         """Everything, to the last end."""
         events: list[Event] = []
-        while sum(isinstance(event, Finished) for _, event in events) < len(self._generations):
+        left = len(self._generations)
+        while left:
             events.append(await self.next())
+            left -= isinstance(events[-1][1], Finished)
         return events
 
     def cancel(self) -> None:
@@ -71,8 +74,8 @@ async def whole_response(request: Request, answers: Answers, shape: Shape) -> Re
         answers.cancel()
     if events is None:
         return Response(status_code=_CLIENT_LEFT)
-    body = shape.whole(events)
-    return JSONResponse(body, headers=shape.headers())
+    body = json.dumps(shape.whole(events))  # in ASCII, as errors are
+    return Response(body, headers=shape.headers(), media_type="application/json")
 
 
 async def stream_response(request: Request, answers: Answers, shape: Shape) -> Response:

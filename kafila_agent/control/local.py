@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import grp
 import os
 import shutil
 import socket
@@ -109,7 +110,9 @@ class ControlSocket(agent_pb2_grpc.AgentServicer):
         if self._group is None:
             return
         try:
-            shutil.chown(self._path, group=self._group)
+            # A service's group is its own already, and its unit forbids any other.
+            if self._path.stat().st_gid != grp.getgrnam(self._group).gr_gid:
+                shutil.chown(self._path, group=self._group)
             self._path.chmod(0o660)
         except (LookupError, OSError) as error:
             raise AgentError(

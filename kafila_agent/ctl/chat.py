@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import httpx2
 import typer
@@ -18,6 +19,7 @@ from kafila_agent.ctl.completions import ApiError, served_model, stream_chat
 from kafila_agent.ctl.exit_status import FAILURE, INTERRUPTED, NOT_FOUND, USAGE, fail
 from kafila_agent.ctl.options import StateDir
 from kafila_proto import agent_pb2 as pb
+from kafila_proto.local_http import is_loopback
 
 _HELP = "Type a message. /reset forgets the conversation; Ctrl-C stops an answer; /quit or Ctrl-D ends."
 _OPENAI_KEY = "OPENAI_API_KEY"
@@ -28,7 +30,7 @@ def chat(
         str | None,
         typer.Option(
             envvar="OPENAI_BASE_URL",
-            help="An API elsewhere, instead of this machine's agent; its key comes from OPENAI_API_KEY.",
+            help="Another API than this machine's agent's; its key comes from --api-key-file or OPENAI_API_KEY.",
         ),
     ] = None,
     api_key_file: Annotated[
@@ -55,6 +57,8 @@ def chat(
     if base_url is None:
         base_url = _local_api(state_dir)
     else:
+        if api_key_file is None and not is_loopback(urlsplit(base_url).hostname or ""):
+            api_key = None  # the agent's is nobody else's business
         api_key = api_key or os.environ.get(_OPENAI_KEY)
         typer.echo(f"Using the API at {base_url}", err=True)
     try:
@@ -117,7 +121,10 @@ class _Talk:
 
 
 def _answer_piped(talk: _Talk) -> None:
-    text = sys.stdin.read().strip()
+    try:
+        text = sys.stdin.buffer.read().decode().strip()
+    except UnicodeDecodeError as error:
+        fail(USAGE, f"what was piped in is not UTF-8 text: {error.reason} at byte {error.start}")
     if not text:
         fail(USAGE, "nothing was asked: pipe a question in, as in `echo Why? | kafila-ctl chat`")
     if not talk.ask(text):

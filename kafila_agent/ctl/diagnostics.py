@@ -18,6 +18,7 @@ import typer
 
 from kafila_agent.ctl.client import local_agent
 from kafila_agent.ctl.doctor import check_json, examine
+from kafila_agent.ctl.exit_status import FAILURE, fail
 from kafila_agent.ctl.options import StateDir
 from kafila_agent.view.document import to_dict
 from kafila_proto import VERSION
@@ -68,7 +69,10 @@ def diagnostics(
     if str(output) == "-":
         typer.echo(text, nl=False)
         return
-    output.write_text(text)
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        fail(FAILURE, f"{output} cannot be written: {error.strerror}")
     typer.echo(f"{output}: look through it, then attach it to the report", err=True)
 
 

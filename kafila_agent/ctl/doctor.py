@@ -10,7 +10,7 @@ import typer
 
 from kafila_agent.ctl.client import local_agent
 from kafila_agent.ctl.exit_status import FAILURE
-from kafila_agent.ctl.options import AsJson, StateDir
+from kafila_agent.ctl.options import AsJson, StateDir, from_here
 from kafila_agent.ctl.render import console
 from kafila_agent.view.causes import causes
 from kafila_proto import VERSION
@@ -49,7 +49,7 @@ def examine(state_dir: Path, model: str) -> list[pb.Check]:
     """The agent's checks, with those that are made from outside it."""
     with local_agent(state_dir) as agent:
         status = agent.GetStatus(pb.StatusRequest())
-        reply = agent.Examine(pb.ExamineRequest(model=model))
+        reply = agent.Examine(pb.ExamineRequest(model=from_here(model)))
     return [_agent(status), *reply.checks, *_session(status.session)]
 
 

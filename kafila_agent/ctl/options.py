@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,3 +30,12 @@ Quant = Annotated[
 Draft = Annotated[str, typer.Option("--draft", help="A small model of the same tokens, to guess ahead with.")]
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens a conversation may hold.")]
 Concurrency = Annotated[int, typer.Option("--concurrency", min=1, max=1024, help="Conversations at once.")]
+
+
+def from_here(model: str) -> str:
+    """What names a model, for an agent that runs in another directory: a path that is one here, as it is there."""
+    path = Path(model).expanduser()
+    with contextlib.suppress(OSError):  # the agent may be let in where we are not
+        if model and path.exists():
+            return str(path.absolute())
+    return model

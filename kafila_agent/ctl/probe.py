@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kafila_agent.ctl.client import local_agent
-from kafila_agent.ctl.options import AsJson, Dtype, Quant, StateDir
+from kafila_agent.ctl.options import AsJson, Dtype, Quant, StateDir, from_here
 from kafila_agent.ctl.render import console
 from kafila_agent.view.figures import seconds, size
 from kafila_proto import agent_pb2 as pb
@@ -26,7 +26,7 @@ def probe(
 ) -> None:
     """Measure memory bandwidth, overheads, arithmetic, room and the round trip to the rendezvous."""
     with local_agent(state_dir) as agent:
-        reply = agent.Probe(pb.ProbeRequest(model=model, dtype=dtype, quant=quant))
+        reply = agent.Probe(pb.ProbeRequest(model=from_here(model), dtype=dtype, quant=quant))
     if as_json:
         typer.echo(reply.member_json)
         return

@@ -6,6 +6,7 @@ import json
 import sys
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from kafila_agent.view.document import status_json
@@ -41,7 +42,7 @@ def print_status(status: pb.Status, as_json: bool, *, redraw: bool = False) -> N
         out.clear()
     session = status.session
     out.print(
-        f"[bold]{status.name}[/] at {status.rendezvous}"
+        f"[bold]{escape(status.name)}[/] at {escape(status.rendezvous)}"
         f"{'' if status.attached else ' [red](not connected)[/]'}: "
         f"{pb.SessionStatus.State.Name(session.state).lower()}",
         highlight=False,
@@ -54,11 +55,12 @@ def print_status(status: pb.Status, as_json: bool, *, redraw: bool = False) -> N
         f"{session.model}, {session.dtype}, context {session.context_tokens} × {session.concurrency}, "
         f"epoch {session.epoch}" + (f", code {session.code}" if session.code else ""),
         highlight=False,
+        markup=False,
     )
     _print_members(out, session)
     if session.plan_json and "ring" in (plan := json.loads(session.plan_json)):
         paths = measured_paths(session)
-        out.print(ring_line(plan, paths), highlight=False)
+        out.print(ring_line(plan, paths), highlight=False, markup=False)
         for line in network_lines(plan, paths, json.loads(session.fleet_json), status.name):
             out.print(line, highlight=False, markup=False)
     measured = session.measured
@@ -68,9 +70,11 @@ def print_status(status: pb.Status, as_json: bool, *, redraw: bool = False) -> N
         rate = predicted_rate(session)
         expected = "" if rate is None else f" ({rate:.1f} predicted)"
         out.print(f"{measured.tokens_per_s:.1f} tokens/s{expected}{ttft}{share}", highlight=False)
-        out.print(guessing_line(measured.guessing), highlight=False)
+        out.print(guessing_line(measured.guessing), highlight=False, markup=False)
     if status.api_url:
-        out.print(f"API: {status.api_url}, chat in a browser: {page_url(status)}", highlight=False)
+        out.print(
+            f"API: {status.api_url}, chat in a browser: {page_url(status)}", highlight=False, markup=False
+        )
     sys.stdout.flush()
 
 
@@ -85,7 +89,7 @@ def _print_members(out: Console, session: pb.SessionStatus) -> None:
             f"{size(member.loaded_bytes)} of {size(member.total_bytes)}" if member.total_bytes else "",
             seconds(member.predicted_stage_s) if member.HasField("predicted_stage_s") else "",
             seconds(member.measured_stage_s) if member.HasField("measured_stage_s") else "",
-            member.detail,
+            escape(member.detail),
         )
     for _ in range(session.expected_members - len(session.members)):
         table.add_row("…", "awaited", "", "", "", "")

@@ -11,7 +11,7 @@ from kafila_agent.ctl.client import local_agent
 from kafila_agent.ctl.code_completion import ask_for_code, complete_code
 from kafila_agent.ctl.exit_status import FAILURE, NOT_FOUND, fail
 from kafila_agent.ctl.follow import follow
-from kafila_agent.ctl.options import AsJson, Concurrency, Context, Draft, Dtype, Quant, StateDir
+from kafila_agent.ctl.options import AsJson, Concurrency, Context, Draft, Dtype, Quant, StateDir, from_here
 from kafila_agent.ctl.render import page_url, print_status
 from kafila_agent.view.document import status_json
 from kafila_proto import agent_pb2 as pb
@@ -36,7 +36,7 @@ def create(
 ) -> None:
     """Open a session, print the code to read out to the others, and follow it until it serves."""
     request = pb.CreateRequest(
-        model=model,
+        model=from_here(model),
         members=members,
         context_tokens=context,
         concurrency=concurrency,
@@ -44,12 +44,13 @@ def create(
         quant=quant,
         objective=objective,
         division=division,
-        draft=draft,
+        draft=from_here(draft),
     )
     with local_agent(state_dir) as agent:
         status = agent.CreateSession(request)
-        if not as_json and status.session.code:
-            typer.echo(status.session.code)
+        if status.session.code:
+            if not as_json:
+                typer.echo(status.session.code)
             typer.echo(f"Others join with: kafila-ctl session join {status.session.code}", err=True)
         _until_serving(agent, as_json)
 

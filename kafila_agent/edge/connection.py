@@ -167,11 +167,11 @@ class EdgeConnection:
         self._take_events(now)
         self._fit()
 
-    def datagrams_to_send(self, now: float) -> list[bytes]:
-        """What must go out now; also after the close, which has a datagram of its own."""
+    def send_datagrams(self, now: float, send: adapter.Send) -> None:
+        """Hand ``send`` what must go out now; also after the close, which has a datagram of its own."""
         if self._quic.get_peer_address() is None:
-            return []  # accepted on bytes that turned out to be no handshake
-        return [data for data, _ in self._quic.datagrams_to_send(now)]
+            return  # accepted on bytes that turned out to be no handshake
+        self._quic.send_datagrams(now, send)
 
     def path_changed(self, now: float) -> None:
         """Datagrams take another path from now on: try at once what went unanswered on the old one."""
@@ -228,6 +228,11 @@ class EdgeConnection:
         """Tell the peer where this end can be reached."""
         if self.state is ConnectionState.OPEN:
             self._send(MessageKind.ADDRESSES, encode_addresses(addresses))
+
+    @property
+    def is_amid_message(self) -> bool:
+        """Whether a part of one has come, and the rest is on its way."""
+        return self._reader.is_amid_message
 
     @property
     def unacknowledged_bytes(self) -> int:

@@ -16,8 +16,8 @@ class Edge:
     """A connection to one member. All of it belongs to the event loop's thread.
 
     ``on_frame`` gets each frame as a view of memory of its own, to keep; frames that come before it is set
-    wait for it. ``on_closed`` is called once, with the reason in words, when the edge is lost; not after
-    our own close. ``streams``: the exchanges beside the frames.
+    wait for it. ``on_closed`` is called once, with the reason in words, when the edge is lost, or at once if it was
+    lost before; not after our own close. ``streams``: the exchanges beside the frames.
     """
 
     def __init__(
@@ -32,7 +32,8 @@ class Edge:
         self.frames_sent = self.frames_received = 0
         self.bytes_sent = self.bytes_received = 0
         self.packets_lost = 0
-        self.on_closed: Callable[[str], None] | None = None
+        self._lost_reason: str | None = None
+        self._on_closed: Callable[[str], None] | None = None
         self._on_frame: Callable[[memoryview], None] | None = None
         self._early: deque[memoryview] = deque()
         self._send = send
@@ -50,6 +51,17 @@ class Edge:
         self._on_frame = receiver
         while self._on_frame is not None and self._early:
             self._on_frame(self._early.popleft())
+
+    @property
+    def on_closed(self) -> Callable[[str], None] | None:
+        """Who is told that the edge is lost."""
+        return self._on_closed
+
+    @on_closed.setter
+    def on_closed(self, tell: Callable[[str], None] | None) -> None:
+        self._on_closed = tell
+        if tell is not None and self._lost_reason is not None:
+            tell(self._lost_reason)
 
     @property
     def closed(self) -> bool:
@@ -78,8 +90,10 @@ class Edge:
         if self.close_reason is None:
             self.close_reason = reason
             self.streams.close(reason)
-            if lost and self.on_closed is not None:
-                self.on_closed(reason)
+            if lost:
+                self._lost_reason = reason
+                if self._on_closed is not None:
+                    self._on_closed(reason)
 
 
 async def first_round_trips(edges: Iterable[Edge], patience_s: float) -> None:

@@ -70,7 +70,7 @@ class EdgeEndpoint:
         self._neighbours: dict[bytes, Neighbour] = {}
         self._demultiplexer = Demultiplexer()
         self._reflections = Reflections(self.send_datagram)
-        self.on_stun: Callable[[bytes, SocketAddress], None] | None = None
+        self.stun_listeners: list[Callable[[bytes, SocketAddress], None]] = []  # each knows its own questions
         self.on_check: Callable[[bytes, SocketAddress], None] | None = None  # those that are for no edge
         self._loop.add_reader(udp, self._receive)
 
@@ -222,8 +222,8 @@ class EdgeEndpoint:
             address = stun.plain_address(source[:2])
             if stun.is_stun(data):
                 self._reflections.receive_datagram(data, address)
-                if self.on_stun is not None:
-                    self.on_stun(data, address)
+                for listener in list(self.stun_listeners):
+                    listener(data, address)
                 continue
             link = self._demultiplexer.receive_datagram(data, address, now)
             if link is None and self.on_check is not None and is_check(data):

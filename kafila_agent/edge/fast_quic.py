@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import ipaddress
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aioquic.quic import events
@@ -101,15 +102,15 @@ class FastConnection:
         except QuicConnectionError as error:
             self._failure = str(error)
 
-    def datagrams_to_send(self, now: float) -> list[tuple[bytes, object]]:
-        """What must go out now."""
+    def send_datagrams(self, now: float, send: Callable[[bytes], object]) -> None:
+        """Hand ``send`` what must go out now."""
         from qh3.quic.connection import QuicConnectionError
 
         try:
-            return list(self._quic.datagrams_to_send(now))
+            for data, _ in self._quic.datagrams_to_send(now):
+                send(data)
         except QuicConnectionError as error:
             self._failure = str(error)
-            return []
 
     def get_timer(self) -> float | None:
         """When to call ``handle_timer``."""

@@ -16,7 +16,7 @@ edge itself, where it can be reached now.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kafila_agent.edge import fast_quic
 from kafila_agent.edge.carried import SILENCE_S, Carried
@@ -205,16 +205,18 @@ class Link:
         if self.state is LinkState.PUNCHING:
             self._end(reason)
 
-    def datagrams_to_send(self, now: float) -> list[tuple[bytes, Address]]:
-        """Datagrams, the address each goes to (RELAY: the rendezvous), in order."""
-        out, self._farewells = self._farewells, []
-        out += self._direct.datagrams_to_send(now)
-        out += [(data, RELAY) for data in self._relay.datagrams_to_send(now)]
-        for carried in (self._handshake, self._edge):
+    def send_datagrams(self, now: float, send: Callable[[bytes, Address], object]) -> None:
+        """Hand ``send`` the datagrams that must go out now, in order, and where each goes (RELAY: the rendezvous)."""
+        farewells, self._farewells = self._farewells, []
+        for data, address in farewells:
+            send(data, address)
+        for carried in (self._edge, self._handshake):  # first, for a stage may wait for it
             if carried is not None:
-                for data in carried.connection.datagrams_to_send(now):
-                    out.append(self._addressed(data, carried.address))
-        return out
+                carried.connection.send_datagrams(now, self._sender(carried, send))
+        for data, address in self._direct.datagrams_to_send(now):
+            send(data, address)
+        for data in self._relay.datagrams_to_send(now):
+            send(data, RELAY)
 
     def get_timer(self) -> float | None:
         """When ``handle_timer`` must be called, if nothing happens before."""
@@ -252,8 +254,14 @@ class Link:
     def _paths(self, address: Address) -> Paths:
         return self._relay.paths if address is RELAY else self._direct
 
-    def _addressed(self, data: bytes, address: Address) -> tuple[bytes, Address]:
-        return (self._relay.wrap(data) if address is RELAY else data), address
+    def _sender(
+        self, carried: Carried, send: Callable[[bytes, Address], object]
+    ) -> Callable[[bytes], object]:
+        """``send`` for the datagrams of a connection."""
+        address = carried.address
+        if address is RELAY:
+            return lambda data: send(self._relay.wrap(data), RELAY)
+        return lambda data: send(data, address)
 
     def _path_found(self, path: PathReady | PathMeasured, now: float) -> None:
         if self._edge is not None:
@@ -379,9 +387,11 @@ class Link:
         self._relay.end()
         self._events.append(Closed(reason, True))
 
+    def _bid_farewell(self, data: bytes, address: Address) -> None:
+        self._farewells.append((data, address))
+
     def _drop(self, carried: Carried, now: float) -> None:
         """Let go of a connection, once what it still has to say is said."""
-        for data in carried.connection.datagrams_to_send(now):
-            self._farewells.append(self._addressed(data, carried.address))
+        carried.connection.send_datagrams(now, self._sender(carried, self._bid_farewell))
         for connection_id in carried.connection.connection_ids:
             self._events.append(ConnectionIdRemoved(connection_id))

@@ -49,6 +49,11 @@ class MessageReader:
         self._body: bytearray | None = None  # None: in the header
         self._filled = 0
 
+    @property
+    def is_amid_message(self) -> bool:
+        """Whether what has been fed ends within one."""
+        return self._body is not None or bool(self._header)
+
     def feed(self, data: bytes) -> Iterator[tuple[MessageKind, memoryview]]:
         """The messages that ``data`` completes, one at a time: a change of ``limit`` holds from the next
         one on.

@@ -25,7 +25,7 @@ from kafila_agent.edge.events import (
 )
 from kafila_agent.edge.link import Link
 from kafila_agent.edge.observer import EdgeObserver
-from kafila_agent.edge.paths import Way
+from kafila_agent.edge.paths import Address, Way
 from kafila_agent.edge.session import EdgeSession
 from kafila_agent.edge.stream import EdgeStream, EdgeStreams
 from kafila_proto.names import session_label
@@ -119,7 +119,7 @@ class Neighbour:
                 under_way.cancel()
 
     def take_in(self) -> None:
-        """Hand on what has come, as ``pump`` does; after a frame the rest waits a moment.
+        """Hand on what has come, as ``pump`` does; after a frame, or a part of one, the rest waits a moment.
 
         A stage begins with it when this thread lets go of the interpreter; what else there is to say can wait so long.
         """
@@ -150,19 +150,23 @@ class Neighbour:
                 self._take_event(event)
         finally:
             self._is_handing_on = False
-        return has_frame and not self._is_owed
+        connection = self.link.connection
+        is_amid_message = connection is not None and connection.is_amid_message
+        return (has_frame or is_amid_message) and not self._is_owed
 
     def _send_out(self, now: float) -> None:
-        for data, address in self.link.datagrams_to_send(now):
-            if not isinstance(address, Way):
-                self._send(data, address)
-            elif self.relay_address is not None:
-                self._send(data, self.relay_address)
+        self.link.send_datagrams(now, self._send_to)
         if self.edge is not None and self.link.connection is not None:
             self.edge.rtt_s = self.link.connection.rtt_s
             self.edge.packets_lost = self.link.connection.packets_lost
             self.edge.streams.pumped()
         self._set_timer(self.link.get_timer())
+
+    def _send_to(self, data: bytes, address: Address) -> None:
+        if not isinstance(address, Way):
+            self._send(data, address)
+        elif self.relay_address is not None:
+            self._send(data, self.relay_address)
 
     def _take_event(self, event: object) -> None:
         match event:

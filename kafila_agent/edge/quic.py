@@ -1,13 +1,15 @@
 """All that Kafila knows of aioquic's insides, in one place; a test fails when they move.
 
 The library has no public way to read the peer's certificate, what a stream still has to send, or that the
-peer has closed before the closing period is over.
+peer has closed before the closing period is over; and it gives the datagrams of a flight all together.
 """
 
 from __future__ import annotations
 
 import hashlib
 import ssl
+from collections.abc import Callable
+from typing import Any
 
 from aioquic.buffer import Buffer  # type: ignore[attr-defined]  # public in the documentation
 from aioquic.quic.configuration import QuicConfiguration
@@ -19,6 +21,7 @@ from aioquic.quic.packet import (
     QuicProtocolVersion,
     pull_quic_header,
 )
+from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.tls import CipherSuite
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -36,7 +39,39 @@ _STREAM_WINDOW_BYTES = 32 << 20
 # instead of waiting: a hello of some 700 bytes is answered in full.
 _SERVER_NAME = ".".join(["kafila-member-with-a-name-of-some-length"] * 6)
 
-Quic = QuicConnection | FastConnection
+Send = Callable[[bytes], object]
+
+
+class PromptConnection(QuicConnection):
+    """aioquic's connection, that lets go of each datagram as soon as it is sealed: while the second is made, the peer
+    opens the first.
+    """
+
+    def send_datagrams(self, now: float, send: Send) -> None:
+        """Hand ``send``, which must not raise, what must go out now."""
+        self._sealed = _Sealed(send)
+        for data, _ in self.datagrams_to_send(now)[len(self._sealed) :]:
+            send(data)  # of a handshake, or a farewell
+
+    def _write_application(self, builder: QuicPacketBuilder, *args: Any) -> None:
+        if not builder._datagrams:
+            builder._datagrams = self._sealed
+        super()._write_application(builder, *args)
+
+
+class _Sealed(list[bytes]):
+    """A builder's datagrams, each of which is handed on when it is put here."""
+
+    def __init__(self, send: Send):
+        super().__init__()
+        self._send = send
+
+    def append(self, data: bytes) -> None:
+        super().append(data)
+        self._send(data)
+
+
+Quic = PromptConnection | FastConnection
 
 
 def new_connection(
@@ -63,7 +98,7 @@ def new_connection(
             window_bytes=(_CONNECTION_WINDOW_BYTES, _STREAM_WINDOW_BYTES),
         )
     configuration = configure(identity, is_client=is_client, datagram_bytes=datagram_bytes)
-    return QuicConnection(configuration=configuration, original_destination_connection_id=original)
+    return PromptConnection(configuration=configuration, original_destination_connection_id=original)
 
 
 def configure(identity: Identity, *, is_client: bool, datagram_bytes: int) -> QuicConfiguration:

@@ -10,6 +10,7 @@ one for the ways of writing that most chat templates share:
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 from collections.abc import Mapping, Sequence
@@ -149,18 +150,19 @@ class AnswerReader:
         """The parts that ``text`` completes."""
         if self._plain:
             return [Part(PartKind.CONTENT, text)]
-        return self._read(lambda: self._parser.feed(text))
+        return self._read(lambda: self._parser.feed(text), text)
 
     def finish(self) -> list[Part]:
         """What was held back."""
-        return [] if self._plain else self._read(lambda: self._parser.finalize()[1])
+        return [] if self._plain else self._read(lambda: self._parser.finalize()[1], "")
 
-    def _read(self, events: Any) -> list[Part]:
+    def _read(self, events: Any, text: str) -> list[Part]:
         try:
             return [part for event in events() if (part := self._part(event)) is not None]
-        except ValueError:  # the library could make nothing of a region
+        except (ValueError, RecursionError):  # the library could make nothing of a region
             self._plain = True
-            return [Part(PartKind.CONTENT, self._raw)] if self._raw else []
+            rest = self._raw + text
+            return [Part(PartKind.CONTENT, rest)] if rest else []
 
     def _part(self, event: Mapping[str, Any]) -> Part | None:
         field = event["field"]
@@ -175,7 +177,8 @@ class AnswerReader:
             case "region_chunk", _:
                 self._raw += event["text"]
             case "region_close", "tool_calls":
-                return self._call(event["value"])
+                raw, self._raw = self._raw, ""
+                return self._call(event["value"], raw)
         return None
 
     def _content(self, text: str) -> Part | None:
@@ -185,10 +188,15 @@ class AnswerReader:
             self._gap = not text
         return Part(PartKind.CONTENT, text) if text else None
 
-    def _call(self, value: Any) -> Part:
+    def _call(self, value: Any, raw: str) -> Part:
         function = value.get("function") if isinstance(value, dict) else None
         if isinstance(function, dict) and isinstance(function.get("name"), str):
             arguments = function.get("arguments", {})
-            text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-            return Part(PartKind.CALL, text, function["name"])
-        return Part(PartKind.CONTENT, f"{_CALL}{self._raw}{_CALLED}")
+            with contextlib.suppress(ValueError):  # infinite numbers, which JSON cannot say
+                text = (
+                    arguments
+                    if isinstance(arguments, str)
+                    else json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+                )
+                return Part(PartKind.CALL, text, function["name"])
+        return Part(PartKind.CONTENT, f"{_CALL}{raw}{_CALLED}")

@@ -19,6 +19,7 @@ import structlog
 import torch
 
 from kafila_agent.edge.frame import Dtype, Frame, Kind, adopted_from
+from kafila_agent.head.errors import SamplingError
 from kafila_agent.head.generation import (
     Busy,
     Cancelled,
@@ -32,7 +33,7 @@ from kafila_agent.head.generation import (
 )
 from kafila_agent.head.measure import Measured, Recent, RequestClock, Step, Tempo
 from kafila_agent.head.observer import Observer
-from kafila_agent.head.sampler import Sampled, Sampler, SamplingError
+from kafila_agent.head.sampler import Sampled, Sampler
 from kafila_agent.head.scheduler import Chunk, Command, QueueFull, Release, Scheduler
 from kafila_agent.head.sequence import Row, Sequence, State, Verdict
 from kafila_agent.head.slots import Adopt
@@ -227,11 +228,12 @@ class Engine:
         return bool(self._runs)
 
     def measured(self) -> Measured:
-        """What this head has measured lately."""
-        waiting = sum(run.sequence.state is State.WAITING for run in self._runs.values())
-        kept = sum(run.sequence.launched for run in self._runs.values())
+        """What this head has measured lately; on any thread."""
+        runs = list(self._runs.values())
+        waiting = sum(run.sequence.state is State.WAITING for run in runs)
+        kept = sum(run.sequence.launched for run in runs)
         return self._recent.measured(
-            running=len(self._runs) - waiting,
+            running=len(runs) - waiting,
             waiting=waiting,
             slots=self._slots,
             kv_usage=kept / (self._slots * self.context_tokens),

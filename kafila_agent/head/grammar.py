@@ -17,6 +17,8 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from transformers.generation.logits_process import LogitsProcessor
 
+from kafila_agent.head.errors import SamplingError
+
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 # As a language model has seen most JSON written; free white space would let it write nothing else for ever.
@@ -55,11 +57,14 @@ class GrammarMask(LogitsProcessor):
         self._followed = prompt_tokens
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """``input_ids`` [1, tokens], ``scores`` [1, vocab]."""
+        """``input_ids`` [1, tokens], ``scores`` [1, vocab]. Raises SamplingError where the form is lost."""
         for token in input_ids[0, self._followed :].tolist():
-            self._matcher.consume_token(token)
+            if not self._matcher.is_stopped():
+                self._matcher.consume_token(token)
         self._followed = input_ids.shape[1]
         fill_next_token_bitmask(self._matcher, self._bits)
+        if self._matcher.is_error():  # it has limits; the mask allows the end alone then, as if all were well
+            raise SamplingError(f"the answer's form cannot be followed further: {self._matcher.get_error()}")
         allowed = np.zeros(scores.shape[1], dtype=bool)
         known = np.unpackbits(self._bits[0].view(np.uint8), bitorder="little")[: len(allowed)]
         allowed[: len(known)] = known

@@ -148,10 +148,11 @@ class Recent:
         return _median([request.latency_s for request in self._requests])
 
     def measured(self, *, running: int, waiting: int, slots: int, kv_usage: float) -> Measured:
-        """All of it now."""
-        compute_s = sum(step.compute_s for step in self._steps)
-        circuit_s = sum(step.circuit_s for step in self._steps)
-        visits = zip(*(step.stages for step in self._steps), strict=False)
+        """All of it now; on any thread, so it looks at copies."""
+        steps, ended = list(self._steps), list(self._requests)
+        compute_s = sum(step.compute_s for step in steps)
+        circuit_s = sum(step.circuit_s for step in steps)
+        visits = zip(*(step.stages for step in steps), strict=False)
         return Measured(
             running,
             waiting,
@@ -159,9 +160,9 @@ class Recent:
             kv_usage,
             self.requests,
             self.tokens,
-            _median([r.tokens_per_s for r in self._requests]),
-            _median([r.ttft_s for r in self._requests]),
-            _median([step.circuit_s for step in self._steps]),
+            _median([request.tokens_per_s for request in ended]),
+            _median([request.ttft_s for request in ended]),
+            _median([step.circuit_s for step in steps]),
             network_share(compute_s, circuit_s),
             tuple(statistics.median(visit.compute_ns for visit in visits_of) / 1e9 for visits_of in visits),
         )

@@ -25,14 +25,11 @@ from transformers.generation.logits_process import (
     TopKLogitsWarper,
 )
 
+from kafila_agent.head.errors import SamplingError
 from kafila_agent.head.grammar import Grammar, GrammarMask
 from kafila_agent.head.logprobs import Logprobs, measure_logprobs
 
 CANDIDATES = 1024
-
-
-class SamplingError(RuntimeError):
-    """The logits are not numbers: the model or a stage's memory is broken."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +124,8 @@ class Sampler:
 
         Raises SamplingError.
         """
+        if logits.device.type == "mps":
+            logits = logits.cpu()  # it knows no double precision
         scores = logits
         if self._processors:
             history = self._prompt + list(output) if self._needs_history else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -50,7 +51,8 @@ def _file_digest(file: Path, cache: Path | None) -> str:
 
 
 def _write(file: Path, record: dict[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(record))
-    partial.replace(file)
+    with contextlib.suppress(OSError):  # a full disk: it is computed again next time
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(f".{os.getpid()}.partial")
+        partial.write_text(json.dumps(record))
+        partial.replace(file)

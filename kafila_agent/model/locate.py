@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from kafila_agent.model.errors import ModelError
+from kafila_agent.model.errors import ModelError, unreadable
 from kafila_agent.model.manifest import Manifest, read_manifest
 from kafila_agent.model.safetensors_file import INDEX_NAME, shard_names
 
@@ -39,11 +39,15 @@ def locate_model(name: str, model_dirs: Iterable[Path] = ()) -> Path:
 def look_here(name: str, model_dirs: Iterable[Path] = ()) -> Path | None:
     """As ``locate_model``, without the hub: None for what may be a hub id."""
     directories = list(model_dirs)
-    for candidate in (Path(name).expanduser(), *(directory / name for directory in directories)):
-        if candidate.is_file():
-            return candidate
-        if candidate.is_dir():
-            return _inside(candidate)
+    for place in (Path(name).expanduser(), *(directory / name for directory in directories)):
+        candidate = place.absolute()
+        try:
+            if candidate.is_file():
+                return candidate
+            if candidate.is_dir():
+                return _inside(candidate)
+        except OSError as error:
+            raise unreadable(candidate, error) from error
     for directory in directories:
         for found in _checkpoints(directory):
             if name in (found.name, found.stem):

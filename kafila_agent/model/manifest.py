@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kafila_agent.model import digest, safetensors_file
-from kafila_agent.model.errors import ModelError
+from kafila_agent.model.errors import ModelError, unreadable
 from kafila_agent.model.families import build_config, require_family, skeleton
 from kafila_agent.model.tensors import TensorEntry
 
@@ -77,10 +77,15 @@ class Manifest:
     def digest(self) -> str:
         """``<shape digest>-<sha256 of the weight files>``: equal on two members iff their models are.
 
-        Reads every weight byte the first time; remembered by (path, size, mtime) in ``digest_cache``.
+        Reads every weight byte the first time; remembered by (path, size, mtime) in ``digest_cache``. Raises
+        ModelError.
         """
         files = {entry.file for entry in self.tensors}
-        return f"{self.shape_digest}-{digest.content_digest(files, self.digest_cache)}"
+        try:
+            content = digest.content_digest(files, self.digest_cache)
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        return f"{self.shape_digest}-{content}"
 
     @property
     def transform(self) -> Callable[[str, torch.Tensor], torch.Tensor] | None:
@@ -108,18 +113,24 @@ def read_manifest(path: Path, *, digest_cache: Path | None = None) -> Manifest:
     corrupt, pickled, of a family that is not served, or stored in a form that is not.
     """
     path = Path(path)
+    try:
+        config, tensors = _read(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return _checked(path, config, tensors, digest_cache)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], tuple[TensorEntry, ...]]:
     if path.is_dir():
         config = _read_config(path / "config.json")
         require_family(config["model_type"], path)
         _refuse_packed(config, path)
-        tensors = safetensors_file.read_directory(path)
-    elif path.suffix == ".gguf":
+        return config, safetensors_file.read_directory(path)
+    if path.suffix == ".gguf":
         from kafila_agent.model import gguf_file
 
-        config, tensors = gguf_file.read_checkpoint(path)
-    else:
-        raise ModelError(f"{path}: neither a model directory nor a .gguf file")
-    return _checked(path, config, tensors, digest_cache)
+        return gguf_file.read_checkpoint(path)
+    raise ModelError(f"{path}: neither a model directory nor a .gguf file")
 
 
 def _checked(

@@ -52,6 +52,7 @@ class PortMapping:
         self._tried = asyncio.Event()
         self._port = port
         self._gateway = gateway
+        self._holder: Gateway | None = None  # it is looked for anew after trouble, and may then be another
         self._held: int | None = None
         self._lock = threading.Lock()  # giving back waits for an answer that is still to come
 
@@ -83,14 +84,14 @@ class PortMapping:
             gateway = self._gateway = self._gateway or find_gateway()
             if gateway is None:
                 return None
-            host = gateway.externalipaddress()
+            host = str(ipaddress.ip_address(gateway.externalipaddress()))  # none while it is offline itself
             for outer in range(
                 self._held or self._port, min(65536, (self._held or self._port) + _PORTS_TRIED)
             ):
                 if self._map(gateway, outer):
-                    self._held = outer
+                    self._holder, self._held = gateway, outer
                     log.info("the router lets members in", port=outer)
-                    return str(ipaddress.ip_address(host)), outer
+                    return host, outer
         except Exception as error:  # the library raises bare Exceptions with the router's words
             log.info("no port of the router", reason=str(error))
             self._gateway = None
@@ -106,7 +107,7 @@ class PortMapping:
             return False
 
     def _give_back(self) -> None:
-        gateway, held, self._held, self.address = self._gateway, self._held, None, None
+        gateway, held, self._held, self.address = self._holder, self._held, None, None
         if gateway is None or held is None:
             return
         try:

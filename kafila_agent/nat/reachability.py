@@ -120,7 +120,7 @@ class _Run:
 
     async def finish(self) -> list[Discovered]:
         """Every family's answers."""
-        self._endpoint.on_stun = self._receive_main
+        self._endpoint.stun_listeners.append(self._receive_main)
         for core, own in self._cores:
             for local, udp in own.items():
                 self._loop.add_reader(udp, self._receive_own, core, local, udp)
@@ -132,7 +132,7 @@ class _Run:
             self._close()
 
     def _close(self) -> None:
-        self._endpoint.on_stun = None
+        self._endpoint.stun_listeners.remove(self._receive_main)
         if self._timer is not None:
             self._timer.cancel()
         for udp in (udp for _, own in self._cores for udp in own.values()):

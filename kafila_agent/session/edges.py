@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kafila_agent.edge.edge import Edge, first_round_trips
+from kafila_agent.edge.errors import EdgeError
 from kafila_agent.edge.session import EdgeSession
 from kafila_agent.machine import Machine
 from kafila_agent.session.seat import neighbours
@@ -43,12 +44,8 @@ class SessionEdges:
         if self._own not in self._plan.ring:
             return
         peers = sorted(set(neighbours(self._plan, self._own)) - {self._own})
-        edges = await asyncio.gather(
-            *(self._open(peer, relay_at_once=self._is_relayed(peer)) for peer in peers)
-        )
+        edges = await asyncio.gather(*(self._open_in_ring(peer, on_lost) for peer in peers))
         self.ring = dict(zip(peers, edges, strict=True))
-        for edge in edges:
-            edge.on_closed = partial(on_lost, edge.peer)
         await first_round_trips(edges, _FIRST_RTT_S)
 
     async def to(self, peer: str) -> Edge:
@@ -59,7 +56,12 @@ class SessionEdges:
         opening = self._opening.get(peer)
         if opening is None or (opening.done() and not _is_open(opening)):
             opening = self._opening[peer] = asyncio.create_task(self._open(peer, relay_at_once=True))
-        return await asyncio.shield(opening)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if opening.cancelled():
+                raise EdgeError("the session is over, or waits for a member") from None
+            raise
 
     def take_circuit(self, grant: CircuitGrant) -> None:
         """A circuit is there; if we did not ask, the other end wants an edge."""
@@ -84,6 +86,11 @@ class SessionEdges:
         if under_way is None or (under_way.done() and not _is_open(under_way)):
             self._opening[peer] = asyncio.create_task(self._open(peer, relay_at_once=True))
             self._opening[peer].add_done_callback(_heeded)
+
+    async def _open_in_ring(self, peer: str, on_lost: Callable[[str, str], None]) -> Edge:
+        edge = await self._open(peer, relay_at_once=self._is_relayed(peer))
+        edge.on_closed = partial(on_lost, peer)  # it may be lost while another is still being opened
+        return edge
 
     async def _open(self, peer: str, *, relay_at_once: bool) -> Edge:
         report = Report.FromString(self._message.reports[self._names.index(peer)].payload)

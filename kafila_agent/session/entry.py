@@ -25,7 +25,7 @@ from kafila_agent.control.local import AgentError, Fault
 from kafila_agent.machine import Machine
 from kafila_agent.nat.words import describe_network
 from kafila_agent.session.hosting import Hosting, SessionTerms
-from kafila_agent.session.kept import Kept, keep, recall
+from kafila_agent.session.kept import FILE, Kept, keep, recall
 from kafila_agent.session.lifecycle import State
 from kafila_agent.session.measuring import measure_machine, measure_network
 from kafila_agent.session.membership import Membership
@@ -74,6 +74,7 @@ class Entry:
                 draft,
             )
             session_id = os.urandom(SESSION_ID_BYTES)
+            self._forget()
             hosting = Hosting(self._machine, session_id, terms, attachment.rendezvous_fingerprint)
             self.hosting = hosting
             self.membership = Membership(
@@ -102,7 +103,7 @@ class Entry:
                     Party(identity.name, identity.certificate_der, attachment.rendezvous_fingerprint)
                 )
             self._introduction.reset()
-            self.hosting = self.membership = None
+            self._forget()
             self._answer = asyncio.get_running_loop().create_future()
             self._obey(self._introduction.join(parsed, time.monotonic()))
             await self._await_answer(CALL_S + 1, "the host did not answer: try again in a moment")
@@ -151,9 +152,13 @@ class Entry:
 
     def _keep(self) -> None:
         kept = self.membership.kept if self.membership is not None else None
-        if kept != self._kept and not self._is_closing:
+        if kept == self._kept or self._is_closing:
+            return
+        self._kept = kept
+        try:
             keep(self._machine.config.state_dir, kept)
-            self._kept = kept
+        except OSError as error:  # it goes on without, and a restart does not bring it back
+            log.warning("the session is not kept for a restart", file=FILE, reason=str(error))
 
     async def _closed(self) -> None:
         if self.hosting is not None:
@@ -200,19 +205,34 @@ class Entry:
         membership.resume()
 
     def lost(self, reason: str) -> None:
-        """The stream to the rendezvous broke. A session at work goes on; from another this member is gone, or away."""
-        if self.membership is not None and self.membership.lifecycle.is_at_work:
+        """The stream to the rendezvous broke. A session at work goes on; from another this member is gone, or away.
+
+        The rendezvous may not have noticed: then the next stream goes on, and begins with the word of it.
+        """
+        membership = self.membership
+        if membership is not None and membership.lifecycle.is_at_work:
             return
+        returns = membership is not None and membership.kept is not None
+        if self._waiting() or (membership is not None and membership.state is not State.LEFT):
+            leave = Leave(reason="lost its connection to the rendezvous", returns=returns)
+            self._machine.post(FromAgent(leave=leave))
         if self._introduction is not None:
             self._introduction.reset()
         self._answered(AgentError(Fault.UNREACHABLE, reason))
         if self.hosting is not None:
             self.hosting.close()
-        if self.membership is not None and self.membership.kept is not None:
-            self.membership.hold(f"waiting for the rendezvous: {reason}")
-        elif self.membership is not None:
-            self.membership.end(f"lost the rendezvous: {reason}")
+        if membership is not None and returns:
+            membership.hold(f"waiting for the rendezvous: {reason}")
+            membership.resume()
+        elif membership is not None:
+            membership.end(f"lost the rendezvous: {reason}")
         self._keep()
+
+    def _forget(self) -> None:
+        """The session that this agent was in last, with what its host had still in mind."""
+        if self.hosting is not None:
+            self.hosting.close()
+        self.hosting = self.membership = None
 
     @property
     def _is_forming(self) -> bool:
@@ -251,7 +271,7 @@ class Entry:
             self._obey(self._introduction.refuse(problem.code, problem.detail))
         else:
             if self.membership is not None and not self.membership.charter.revision:
-                self.hosting = self.membership = None  # it never came to be
+                self._forget()  # it never came to be
             self._answered(AgentError(Fault.REFUSED, problem.detail))
 
     def _introduce(self, event) -> None:
@@ -268,7 +288,6 @@ class Entry:
                 case Send(message):
                     self._machine.post(message)
                 case Joined(session_id, _, host_fingerprint):
-                    self.hosting = None
                     self.membership = Membership(
                         self._machine, session_id=session_id, host_fingerprint=host_fingerprint
                     )
@@ -311,7 +330,7 @@ class Entry:
             await asyncio.wait_for(self._answer, timeout_s)
         except TimeoutError:
             self._machine.post(FromAgent(leave=Leave()))
-            self.hosting = self.membership = None
+            self._forget()
             raise AgentError(Fault.UNREACHABLE, late) from None
 
     def _attachment(self) -> Attachment:

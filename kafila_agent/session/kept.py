@@ -6,9 +6,11 @@ No secret: who may come back is proved by the agent's key, which lies beside it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
+import shlex
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +43,10 @@ class Kept:
 
 
 def keep(state_dir: Path, kept: Kept | None) -> None:
-    """Put ``kept`` in place of what was kept before; None forgets it. The file is never half-written."""
+    """Put ``kept`` in place of what was kept before; None forgets it. The file is never half-written.
+
+    Raises OSError where nothing can be written.
+    """
     file = state_dir / FILE
     if kept is None:
         file.unlink(missing_ok=True)
@@ -52,12 +57,17 @@ def keep(state_dir: Path, kept: Kept | None) -> None:
         "model": str(kept.model),
     }
     draft = file.with_name(f".{FILE}.{secrets.token_hex(8)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as text:
-        json.dump(fields, text)
-        text.flush()
-        os.fsync(text.fileno())
-    os.replace(draft, file)
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as text:
+            json.dump(fields, text)
+            text.flush()
+            os.fsync(text.fileno())
+        os.replace(draft, file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
 
 
 def recall(state_dir: Path, identity: Identity) -> Kept | None:
@@ -80,14 +90,17 @@ def recall(state_dir: Path, identity: Identity) -> Kept | None:
     return kept
 
 
-def start_anew(charter: Charter, name: str) -> str:
-    """What member ``name`` can do once the session is over, as a sentence with the very command."""
+def start_anew(charter: Charter, name: str, model: Path | None) -> str:
+    """What member ``name``, whose files of the model are at ``model``, can do once the session is over.
+
+    A sentence with the very command.
+    """
     host = charter.roster[0].name
     if host != name:
         return f"{host} creates it anew, then join with its new code"
     dtype, _, quant = charter.model.dtype.partition("/")
     options = {
-        "model": charter.model.name,
+        "model": charter.model.name if model is None else model,
         "members": charter.expected_members,
         "context": charter.context_tokens,
         "concurrency": charter.concurrency,
@@ -95,6 +108,10 @@ def start_anew(charter: Charter, name: str) -> str:
         "quant": quant,
         "objective": charter.objective,
         "division": charter.division,
+        "draft": charter.draft.name,
     }
-    command = " ".join(f"--{key} {value}" for key, value in options.items() if value)
-    return f"create it anew with `kafila-ctl session create {command}`"
+    command = ["kafila-ctl", "session", "create"]
+    for key, value in options.items():
+        if value:
+            command += [f"--{key}", str(value)]
+    return f"create it anew with `{shlex.join(command)}`"

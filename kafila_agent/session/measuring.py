@@ -67,7 +67,7 @@ async def measure_member(
     if known is None or known.facts is None:
         facts = await measure_machine(machine, manifest, reference.dtype, reach)
     else:
-        facts = _reached(machine.config, known.facts, reach)
+        facts = _reached(machine.config, _pace(machine.config), known.facts, reach)
     return Measured(replace(facts, site=await find_site()), candidates, manifest)
 
 
@@ -89,10 +89,8 @@ async def measure_machine(
     machine: Machine, manifest: Manifest | None, dtype: str, reach: Reachability
 ) -> MemberFacts:
     """This machine's facts, those of its network from ``reach``."""
-    from kafila_agent.pace import read_pace
-
     config = machine.config
-    pace = read_pace(config.pace) if config.pace is not None else None
+    pace = _pace(config)
     capability = await asyncio.to_thread(_capability, config, pace, manifest, dtype)
     facts = MemberFacts(
         name=machine.identity.name,
@@ -102,13 +100,19 @@ async def measure_machine(
         flops_per_s=capability.flops_per_s,
         memory_bytes=capability.memory_bytes,
     )
-    facts = _reached(config, facts, reach)
-    return pace.forget(facts) if pace is not None else facts
+    return _reached(config, pace, facts, reach)
 
 
-def _reached(config: AgentConfig, facts: MemberFacts, reach: Reachability) -> MemberFacts:
+def _pace(config: AgentConfig) -> Pace | None:
+    """Of the machine that this one pretends to be, if it does."""
+    from kafila_agent.pace import read_pace
+
+    return read_pace(config.pace) if config.pace is not None else None
+
+
+def _reached(config: AgentConfig, pace: Pace | None, facts: MemberFacts, reach: Reachability) -> MemberFacts:
     """``facts`` of a machine that is reached so."""
-    return replace(
+    facts = replace(
         facts,
         rendezvous_rtt_s=reach.rendezvous_rtt_s,
         mapping=reach.mapping,
@@ -121,6 +125,7 @@ def _reached(config: AgentConfig, facts: MemberFacts, reach: Reachability) -> Me
         ipv4=reach.ipv4,
         ipv6=reach.ipv6,
     )
+    return pace.forget(facts) if pace is not None else facts
 
 
 def _capability(config: AgentConfig, pace: Pace | None, manifest: Manifest | None, dtype: str) -> Capability:

@@ -66,8 +66,7 @@ class Membership:
         self.charter, self.signed_charter = Charter(), Signed()
         self.plan_message = Plan()
         self.served_since = 0  # Unix seconds
-        self.reason = ""
-        self.refused = False
+        self.reason, self.refused = "", False
         self._machine = machine
         self._log = log.bind(session=session_label(session_id))
         self._host = host_fingerprint
@@ -235,7 +234,8 @@ class Membership:
         elif problem.request in ("charter", "report", "plan"):
             self.leave(problem.detail)  # without these the session cannot go on
         elif problem.request == "resume":
-            self.end(f"{problem.detail}; {start_anew(self.charter, self._machine.identity.name)}")
+            own = self._machine.identity.name
+            self.end(f"{problem.detail}; {start_anew(self.charter, own, self._reporting.model_path)}")
         else:
             self._log.warning("refused", request=problem.request, reason=problem.detail)
 

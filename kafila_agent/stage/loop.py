@@ -90,8 +90,9 @@ class StageLoop:
 
     async def close(self) -> None:
         """Drop what is queued, let the frame at work finish, and end the worker."""
-        while not self._arriving.empty():
-            self._arriving.get_nowait()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._arriving.get_nowait()
         self._arriving.put(None)
         await asyncio.to_thread(self._thread.join)
 

@@ -9,10 +9,13 @@ Kafila never does that. The parts:
     to the loop    the tensor's bytes, and from the stage's thread to the event loop
     to bytes       the frame encoded
     QUIC out       sealed and handed to the socket
-    wake-up        until the receiver's loop reads the socket; below zero where it woke before the last datagram left
+    wake-up        until the receiver's loop reads the socket; below zero where it woke before the last datagram left,
+                   as it does where each is sent when it is sealed
     QUIC in        opened and put together
     to the thread  until the next stage's thread has it
     to a tensor    the bytes as the stage's input
+
+Beside it what no agent can do without: the library alone, in memory, and an idle thread that is woken three times.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ import functools
 import itertools
 import logging
 import multiprocessing
+import queue
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +41,7 @@ import structlog
 import torch
 
 from kafila_agent.edge.candidate import Candidate, CandidateKind
+from kafila_agent.edge.connection import ConnectionState, EdgeConnection
 from kafila_agent.edge.edge import Edge
 from kafila_agent.edge.endpoint import EdgeEndpoint
 from kafila_agent.edge.fast_quic import IS_INSTALLED
@@ -49,6 +55,7 @@ from tests.bench.rows import options_and_rows
 HOST = "127.0.0.1"
 SESSION = bytes(16)
 WARM_UP = 50
+IDLE_S = 0.003
 LIBRARIES = ["aioquic", *(["qh3"] if IS_INSTALLED else [])]
 PARTS = ("to the loop", "to bytes", "QUIC out", "wake-up", "QUIC in", "to the thread", "to a tensor")
 
@@ -225,6 +232,72 @@ def measure(ring: Ring) -> list[tuple[float, ...]]:
     return hops
 
 
+def library_alone_s(ring: Ring) -> tuple[float, float]:
+    """Median seconds to seal one frame, and to open it: in this process, idle before each, with no socket or thread."""
+    with tempfile.TemporaryDirectory() as directory:
+        one, other = (load_identity(Path(directory) / name, name) for name in ("one", "other"))
+    roster = {identity.fingerprint: identity.name for identity in (one, other)}
+    ours, theirs = (EdgeSession(SESSION, 1, identity.name, roster) for identity in (one, other))
+    size, now = ring.datagram_bytes[0], time.monotonic
+    sender = EdgeConnection.dial(one, ours, other.fingerprint, size, now(), fast=ring.fast)
+    first = _sent_by(sender)
+    receiver = EdgeConnection.accept(other, theirs, one.fingerprint, first[0], now(), fast=ring.fast)
+    for data in first:
+        receiver.receive_datagram(data, now())
+
+    def settle() -> None:
+        time.sleep(IDLE_S)
+        for end, peer in ((receiver, sender), (sender, receiver)):
+            if (due := end.get_timer()) is not None and due <= now():
+                end.handle_timer(now())
+            for data in _sent_by(end):
+                peer.receive_datagram(data, now())
+            while end.next_event() is not None:
+                pass
+
+    while not sender.state is receiver.state is ConnectionState.OPEN:
+        settle()
+    payload = bytes(ring.rows * ring.hidden * Dtype.BFLOAT16.nbytes)
+    frame = Frame(Kind.HIDDEN, 1, 1, 0, 0, ring.rows, Dtype.BFLOAT16, ring.hidden, payload=payload).encode()
+    seals, opens = [], []
+    for _ in range(ring.rounds // 2):
+        settle()
+        began = now()
+        sender.send_frame(frame)
+        datagrams = _sent_by(sender)
+        sealed = now()
+        for data in datagrams:
+            receiver.receive_datagram(data, now())
+        seals.append(sealed - began)
+        opens.append(now() - sealed)
+    return statistics.median(seals[WARM_UP:]), statistics.median(opens[WARM_UP:])
+
+
+def _sent_by(end: EdgeConnection) -> list[bytes]:
+    datagrams: list[bytes] = []
+    end.send_datagrams(time.monotonic(), datagrams.append)
+    return datagrams
+
+
+def wake_up_s() -> float:
+    """Median seconds until a thread that waits, and has for a while, goes on."""
+    told: queue.SimpleQueue[float | None] = queue.SimpleQueue()
+    took: list[float] = []
+
+    def wait() -> None:
+        while (told_at := told.get()) is not None:
+            took.append(time.monotonic() - told_at)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    for _ in range(500):
+        time.sleep(IDLE_S)
+        told.put(time.monotonic())
+    told.put(None)
+    thread.join()
+    return statistics.median(took)
+
+
 def _row(name: str, ring: Ring) -> dict:
     """Medians and 99th percentiles; of the hop that is measured against its bar, of each part too."""
     hops = measure(ring)
@@ -239,6 +312,12 @@ def _row(name: str, ring: Ring) -> dict:
     if (ring.hidden, ring.datagram_bytes[0], ring.members) == (4096, 1452, 2):
         # Four stages of an 8B model in 16 bits, each reading a quarter of 16 GB at 200 GB/s.
         stages_s = 16e9 / 200e9
+        seal_s, open_s = library_alone_s(ring)
+        least_s = seal_s + open_s + 3 * (wakes_s := wake_up_s())
+        told.append(
+            f"    {median / least_s:.2f} times what the library alone takes to seal ({seal_s * 1e6:.0f} µs) and open"
+            f" ({open_s * 1e6:.0f} µs) it, and three wake-ups ({wakes_s * 1e6:.0f} µs each)"
+        )
         told.append(
             f"    four such hops are {4 * median / (4 * median + stages_s):.1%} of a token that four machines of"
             f" 200 GB/s compute in {stages_s * 1e3:.0f} ms"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import httpx2
 import yaml
 
 from tests.deploy.queries import DEPLOY, filled
+from tests.ports import free_port
 
 RATE_INTERVAL = "20s"
 _START_S = 30
@@ -31,8 +31,7 @@ def scraping(directory: Path, agents: list[str], rendezvous: str) -> Iterator[ht
     for job in config["scrape_configs"]:
         job["static_configs"] = [{"targets": targets[job["job_name"]]}]
     (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
             [

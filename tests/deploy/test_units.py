@@ -52,6 +52,12 @@ def test_nor_of_the_addition_for_a_gpu(tmp_path):
     assert (said.returncode, said.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("unit", EXPOSURE)
+def test_a_call_that_is_not_allowed_fails_and_does_not_kill(unit):
+    """Libraries try some and go on without: numpy's OpenBLAS has mbind, which @resources holds."""
+    assert "\nSystemCallErrorNumber=EPERM\n" in (UNITS / unit).read_text()
+
+
 @pytest.mark.parametrize(("unit", "most"), EXPOSURE.items())
 def test_a_unit_is_as_closed_as_its_program_allows(unit, most):
     said = run("systemd-analyze", "security", "--offline=true", "--no-pager", str(UNITS / unit))

@@ -180,6 +180,14 @@ def test_a_misspelt_field_is_a_mistake_and_a_strange_one_is_someone_elses() -> N
         parse_fleet(fleet([misspelt]))
 
 
+def test_who_sends_thousands_of_strange_fields_is_not_helped_to_spell_them(monkeypatch) -> None:
+    looked_at: list[str] = []
+    monkeypatch.setattr("difflib.get_close_matches", lambda key, *_, **__: looked_at.append(key))
+    strange = {f"bandwith_{n}": 1 for n in range(5000)}
+    assert parse_fleet(fleet([member("a", **strange)])).members[0].name == "a"
+    assert len(looked_at) < 50
+
+
 @pytest.mark.parametrize("document", [None, 3, "fleet", [], True])
 def test_what_is_no_object_is_no_fleet(document: Any) -> None:
     with pytest.raises(FleetError, match=r"^document: must be an object"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import product
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -192,6 +192,6 @@ def test_rtts_are_rounded_to_whole_nanoseconds_before_they_are_compared() -> Non
 
 def test_sixteen_members_are_ordered_in_under_a_second_of_work() -> None:
     members = random_members(16, 16)
-    start = perf_counter()
+    start = thread_time()  # which others' work does not lengthen
     assert cheapest_cycle(edge_costs(members), members, 0).proven
-    assert perf_counter() - start < 1.0
+    assert thread_time() - start < 1.0

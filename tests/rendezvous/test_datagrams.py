@@ -12,6 +12,7 @@ from kafila_proto.udp_socket import open_udp_socket
 from kafila_rendezvous.circuits import Circuits
 from kafila_rendezvous.datagrams import serve_datagrams
 from kafila_rendezvous.limits import Allowance
+from tests.ports import free_port
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])
@@ -125,11 +126,11 @@ async def test_both_families_share_a_port_and_a_circuit():
 
 
 async def test_a_taken_port_is_named_and_nothing_stays_bound():
-    with open_udp_socket("127.0.0.1", 0) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f"port {port}"):
-            await serve_datagrams(Circuits(), ["127.0.0.1"], port - 1)
-        open_udp_socket("127.0.0.1", port - 1).close()
+    port = free_port(beside=1)
+    with open_udp_socket("127.0.0.1", port + 1):
+        with pytest.raises(OSError, match=f"port {port + 1}"):
+            await serve_datagrams(Circuits(), ["127.0.0.1"], port)
+        open_udp_socket("127.0.0.1", port).close()
 
 
 async def test_a_second_address_answers_every_change():

@@ -188,6 +188,8 @@ def test_a_number_in_use_is_not_given_twice(world_module, agents):
         ({"report": pb.Signed(payload=bytes(64 << 10))}, "65536"),
         ({"charter": pb.Signed(payload=bytes(256 << 10))}, "262144"),
         ({"introduction": pb.Introduction(certificate=bytes(16 << 10))}, "16384"),
+        ({"progress": pb.Progress(state=pb.PROBING, edges=[pb.EdgeState()] * 65)}, "65 edges, at most 64"),
+        ({"progress": pb.Progress(state=pb.PROBING, candidates=[pb.Candidate()] * 65)}, "65 candidates"),
     ],
 )
 def test_what_is_kept_or_passed_on_has_a_size(world, agents, fields, allowed):

@@ -18,6 +18,7 @@ from playwright.async_api import expect
 from kafila_agent.ctl.local_fleet import LocalFleet
 from kafila_proto import agent_pb2 as pb
 from tests.browser import PATIENCE_MS, open_page
+from tests.ports import free_port
 
 WAIT_S = 120
 pytestmark = pytest.mark.timeout(300)  # four processes form a session and load a model
@@ -73,11 +74,6 @@ def until(fleet, name, *states, after_epoch=0):
         if status.session.state in states and status.session.epoch > after_epoch:
             return status
     raise AssertionError("the stream ended")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 def client_of(status) -> openai.OpenAI:

@@ -293,6 +293,8 @@ def test_a_killed_member_ends_a_streaming_answer_with_its_name(fleet, smollm2):
         "model": status.session.model,
         "messages": [{"role": "user", "content": "Count to one thousand."}],
         "max_tokens": 400,
+        "temperature": 0,
+        "ignore_eos": True,
         "stream": True,
     }
     with httpx2.stream(

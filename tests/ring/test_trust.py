@@ -225,8 +225,10 @@ def join_time_s(fleet, model) -> float:
         assert command.wait(WAIT_S) == 0
     fleet.agent("desk").LeaveSession(pb.LeaveRequest())
     until(fleet, "laptop", lambda session: session.state == pb.SessionStatus.CLOSED)
-    loading_s = times.get(MemberState.READY, times[MemberState.SERVING]) - times[MemberState.LOADING]
-    return times[MemberState.SERVING] - started - loading_s
+    served = times[MemberState.SERVING]
+    ready = times.get(MemberState.READY, served)
+    loading_s = ready - times.get(MemberState.LOADING, ready)  # states that pass quickly are not all seen
+    return served - started - loading_s
 
 
 def test_joining_is_one_command_and_waits_for_no_timeout(fleet, tiny):

@@ -73,6 +73,9 @@ async def test_chat_answers_what_is_piped_into_it(make_api):
     assert (status, out) == (0, "Good morning 👩‍👩‍👧 漢字.\n"), err
     assert "tokens/s" in err
     assert "network share" in err
+    status, _, err = await run(*CHAT, api.url, stdin="Schön.".encode("latin1"))
+    assert (status, "Traceback" in err) == (2, False), err
+    assert "not UTF-8 text: invalid start byte at byte 3" in err
     status, _, err = await run(*CHAT, api.url, stdin=b" \n")
     assert (status, "nothing was asked" in err) == (2, True)
 

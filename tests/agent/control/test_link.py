@@ -24,6 +24,7 @@ from kafila_agent.control.route import has_address, source_address
 from kafila_agent.identity import load_identity
 from kafila_proto import VERSION
 from kafila_proto import rendezvous_pb2 as pb
+from tests.ports import free_port
 
 PATIENCE_S = 10.0
 
@@ -41,11 +42,6 @@ async def make_link(tmp_path):
     yield make
     for link in made:
         await link.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
 
 
 async def until(condition) -> None:

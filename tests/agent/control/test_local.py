@@ -50,6 +50,18 @@ async def test_for_a_group_as_well(serve):
     assert (path.stat().st_mode & 0o777, path.stat().st_gid) == (0o660, group.gr_gid)
 
 
+async def test_a_group_that_it_has_already_is_not_given_again(serve, monkeypatch):
+    """The service's unit forbids it."""
+
+    def forbidden(*_, **__):
+        raise PermissionError("not permitted")
+
+    monkeypatch.setattr("shutil.chown", forbidden)
+    monkeypatch.setattr("os.chown", forbidden)
+    path = await serve(grp.getgrgid(os.getgid()).gr_name)
+    assert path.stat().st_mode & 0o777 == 0o660
+
+
 async def test_a_group_that_is_not_there_is_named(serve):
     with pytest.raises(AgentError) as refused:
         await serve("no-such-group")

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 from aioquic.quic import events
-from aioquic.quic.connection import QuicConnection
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,11 +51,12 @@ class Talk:
             self.now += 0.001
 
     def _outgoing(self, end) -> list[bytes]:
-        datagrams = end.datagrams_to_send(self.now)
-        return [d if isinstance(d, bytes) else d[0] for d in datagrams]
+        datagrams: list[bytes] = []
+        end.send_datagrams(self.now, datagrams.append)
+        return datagrams
 
     def _to_client(self, data: bytes) -> None:
-        if isinstance(self.client, QuicConnection):
+        if isinstance(self.client, adapter.PromptConnection):
             self.client.receive_datagram(data, ADDRESS, self.now)
         else:
             self.client.receive_datagram(data, self.now)
@@ -172,7 +172,7 @@ def test_a_member_of_another_session_is_refused(talk_of, members, session_of):
 def raw_talk(members, session_of):
     """A client that speaks QUIC and proves nothing."""
     one, two = members[:2]
-    client = QuicConnection(configuration=adapter.configure(one, is_client=True, datagram_bytes=1452))
+    client = adapter.new_connection(one, is_client=True, datagram_bytes=1452)
     client.connect(ADDRESS, 100.0)
     session = session_of(two, one)
     talk = Talk(client, lambda data, now: EdgeConnection.accept(two, session, one.fingerprint, data, now))
@@ -300,7 +300,7 @@ def test_garbled_datagrams_open_nothing_and_raise_nothing(members, recorded, dat
                 continue
             server = EdgeConnection.accept(two, session, one.fingerprint, garbled, 100.0)
         server.receive_datagram(garbled, 100.0)
-        server.datagrams_to_send(100.0)
+        server.send_datagrams(100.0, lambda data: None)
         timer = server.get_timer()
         server.handle_timer(100.0 if timer is None else timer)
     if server is not None:

@@ -97,4 +97,4 @@ def test_hostile_bytes_raise_nothing(edge, members):
             b"\x40" * 50,
         ):
             quic.receive_datagram(data, ("peer", 0), edge.now)
-        quic.datagrams_to_send(edge.now)
+        quic.send_datagrams(edge.now, lambda data: None)

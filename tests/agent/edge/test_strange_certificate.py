@@ -18,6 +18,12 @@ class Shown:
         return self._der
 
 
+def sent_by(end: EdgeConnection, now: float) -> list[bytes]:
+    datagrams: list[bytes] = []
+    end.send_datagrams(now, datagrams.append)
+    return datagrams
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -38,12 +44,12 @@ def test_the_dialler_closes_and_raises_nothing(members, session_of, change):
     client = EdgeConnection.dial(one, session_of(one, other), other.fingerprint, 1200, now)
     server = None
     for _ in range(50):
-        for data in client.datagrams_to_send(now):
+        for data in sent_by(client, now):
             if server is None:
                 server = EdgeConnection.accept(other, session_of(other, one), one.fingerprint, data, now)
                 server._quic._configuration.certificate = Shown(change(other.certificate_der))
             server.receive_datagram(data, now)
-        for data in server.datagrams_to_send(now):
+        for data in sent_by(server, now):
             client.receive_datagram(data, now)
         now += 0.01
     assert client.state is ConnectionState.CLOSED

@@ -109,9 +109,11 @@ class World:
                     end.link.tell_addresses([a for a in (end.address, end.near) if a is not None])
                 case _:
                     end.events.append(event)
-        for data, address in end.link.datagrams_to_send(self.now):
-            is_near = end.near is not None and address in [other.near for other in self.ends]
-            self.fly(data, end.near if is_near else end.address, RENDEZVOUS if address is RELAY else address)
+        end.link.send_datagrams(self.now, lambda data, address: self._send(end, data, address))
+
+    def _send(self, end: End, data: bytes, address: object) -> None:
+        is_near = end.near is not None and address in [other.near for other in self.ends]
+        self.fly(data, end.near if is_near else end.address, RENDEZVOUS if address is RELAY else address)
 
     def _grant(self) -> None:
         """Both ends get the circuit, whoever asked."""

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from llguidance import LLMatcher
 
 from kafila_agent.head.answer_format import Part, PartKind, call_grammar, find_format
+from kafila_agent.head.errors import SamplingError
 from kafila_agent.head.grammar import Grammar, GrammarError, json_grammar
 
 TOOL = {
@@ -22,6 +24,8 @@ JSON_STYLE = "<think> {{ tools }} <tool_call>"
 MARKED_STYLE = "<think> {{ tools }} <tool_call><function=name>"
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "漢", "days": 2}}\n</tool_call>'
 MARKED = "<tool_call>\n<function=weather>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>"
+
+INFINITE = '<tool_call>{"name": "weather", "arguments": {"days": 1e999}}</tool_call>'  # which JSON cannot say
 
 
 def read(style: str, said: str, step: int, prompt: str = "") -> list[tuple[str, str, str]]:
@@ -67,11 +71,20 @@ def read(style: str, said: str, step: int, prompt: str = "") -> list[tuple[str, 
             '<tool_call>{"name": 5}</tool_call>',
             [("content", '<tool_call>{"name": 5}</tool_call>', "")],
         ),
+        (JSON_STYLE, "", INFINITE, [("content", INFINITE, "")]),
         (JSON_STYLE, "", "<think>hm", [("reasoning", "hm", "")]),
     ],
 )
 def test_an_answer_is_read_alike_however_it_is_cut(style, prompt, said, parts, step):
     assert read(style, said, step, prompt) == parts
+
+
+@pytest.mark.parametrize("step", [1, 1000, 10**6])
+def test_what_is_nested_too_deeply_is_the_text_it_was(step):
+    deep = "[" * 5000
+    (part,) = read(JSON_STYLE, f'<tool_call>{{"name": "weather", "arguments": {deep}</tool_call>', step)
+    assert part[0] == "content"
+    assert deep in part[1]
 
 
 def test_a_model_whose_template_has_neither_answers_in_plain_text():
@@ -145,3 +158,14 @@ def test_a_schema_is_kept_to(text, schema, said, right):
 def test_what_cannot_be_kept_to_is_refused_with_a_reason(text, schema):
     with pytest.raises(GrammarError, match=r"\w"):
         Grammar(text.lexicon, json_grammar(schema))
+
+
+def test_a_form_that_is_lost_is_no_answer(text):
+    grammar = Grammar(text.lexicon, json_grammar({"type": "object"}))
+    mask = grammar.start_answer(1)
+    scores = torch.zeros(1, text.vocab_size)
+    allowed = mask(torch.tensor([[0]]), scores)[0].isfinite()
+    assert 0 < allowed.sum() < text.vocab_size
+    wrong = int((~allowed).nonzero()[0])
+    with pytest.raises(SamplingError, match="cannot be followed further"):
+        mask(torch.tensor([[0, wrong]]), scores)

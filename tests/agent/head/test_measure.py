@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafila_agent.edge.frame import StageTime
-from kafila_agent.head.measure import Step, Tempo
+from kafila_agent.head.measure import Recent, Step, Tempo
 
 MS = 1_000_000
 
@@ -15,6 +15,23 @@ def step(circuit_s: float, *compute_ms: float, queue_ms: float = 0.0) -> Step:
     times = [StageTime(int(ms * MS), 0) for ms in compute_ms]
     times[0] = StageTime(times[0].compute_ns, int(queue_ms * MS))
     return Step(circuit_s, tuple(times))
+
+
+def test_a_step_that_comes_while_all_are_looked_at_disturbs_nobody():
+    """Metrics are read by another thread."""
+    recent = Recent()
+
+    class Busy(Step):
+        @property
+        def compute_s(self) -> float:
+            recent.step(step(0.1, 10))
+            return super().compute_s
+
+    for _ in range(3):
+        recent.step(Busy(0.2, (StageTime(10 * MS, 0),)))
+    measured = recent.measured(running=1, waiting=0, slots=1, kv_usage=0.0)
+    assert measured.circuit_s == 0.2
+    assert measured.network_share == pytest.approx(0.95)
 
 
 def test_nothing_is_known_before_a_few_rows():

@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers.generation.logits_process import TopPLogitsWarper
 
-from kafila_agent.head.sampler import Nucleus, Sampler, Sampling, SamplingError
+from kafila_agent.head.errors import SamplingError
+from kafila_agent.head.sampler import Nucleus, Sampler, Sampling
 
 
 def logits(*values: float) -> torch.Tensor:

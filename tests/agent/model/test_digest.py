@@ -99,6 +99,28 @@ def test_a_model_is_located_by_path_and_by_name(model: Path, tmp_path: Path) -> 
         locate_model("no-such", [tmp_path / "models"])
 
 
+def test_a_path_is_whole_wherever_it_was_given(model: Path, monkeypatch) -> None:
+    """It is kept for a restart, which may be elsewhere."""
+    monkeypatch.chdir(model.parent)
+    assert locate_model(model.name) == model
+    monkeypatch.chdir(model.parent.parent)
+    assert locate_model("tiny-llama", [Path(model.parent.name)]) == model
+
+
+def test_what_may_not_be_looked_into_is_named(model: Path, monkeypatch) -> None:
+    with pytest.raises(ModelError, match=r"cannot be read .*too long.*--model-dir"):
+        locate_model("x" * 300)
+    weights = next(model.glob("*.safetensors"))
+    manifest = read_manifest(model)
+
+    def forbidden(*_, **__):
+        raise PermissionError(13, "Permission denied", str(weights))
+
+    monkeypatch.setattr(Path, "open", forbidden)
+    with pytest.raises(ModelError, match=r"\.safetensors: cannot be read \(Permission denied\)"):
+        _ = manifest.digest
+
+
 def test_a_hub_id_that_cannot_be_fetched_says_so(monkeypatch) -> None:
     def absent(name: str, *, local_files_only: bool = False, **_: object) -> str:
         raise FileNotFoundError if local_files_only else OSError("offline")

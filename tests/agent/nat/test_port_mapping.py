@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from kafila_agent.nat import port_mapping
 from kafila_agent.nat.port_mapping import PortMapping
 
 
@@ -17,6 +18,7 @@ class Router:
     taken: set[int] = field(default_factory=set)
     trouble: str = ""
     held: dict[int, int] = field(default_factory=dict)
+    address: str = "198.51.100.7"
     lanaddr: str = "192.168.1.5"
     discoverdelay: int = 0
 
@@ -29,7 +31,7 @@ class Router:
     def externalipaddress(self) -> str:
         if self.trouble:
             raise Exception(self.trouble)
-        return "198.51.100.7"
+        return self.address
 
     def addportmapping(self, outer, protocol, host, inner, text, remote, lease_s) -> bool:
         if outer in self.taken:
@@ -70,3 +72,24 @@ async def test_a_router_that_refuses_is_let_be(router):
     assert not task.done()
     await end(task)
     assert mapping.address is None
+
+
+async def test_a_router_that_is_offline_itself_is_asked_for_nothing():
+    router = Router(address="")
+    _, task, address = await mapped(router)
+    assert (address, router.held) == (None, {})
+    await end(task)
+
+
+async def test_a_port_is_given_back_after_trouble_too(monkeypatch):
+    monkeypatch.setattr(port_mapping, "RENEW_S", 0.0)
+    router = Router()
+    mapping, task, address = await mapped(router)
+    assert address == ("198.51.100.7", 4000)
+    monkeypatch.setattr(port_mapping, "find_gateway", lambda: None)
+    router.trouble = "it reboots"
+    async with asyncio.timeout(10):
+        while mapping.address is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    await end(task)
+    assert router.held == {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from kafila_agent.control.link import Attachment
 from kafila_agent.edge.candidate import Candidate, CandidateKind
 from kafila_agent.edge.endpoint import EdgeEndpoint
@@ -86,6 +88,23 @@ async def test_on_one_machine_it_takes_no_time(members):
         True,
     )
     assert reach.rendezvous_rtt_s is not None
+
+
+async def test_two_that_measure_at_once_both_hear_the_answers(members):
+    server = await serve_datagrams(Circuits(), ["127.0.0.1"], 0)
+    endpoint = EdgeEndpoint.open(members[0], "127.0.0.1")
+    try:
+        first = asyncio.create_task(measure_reachability(endpoint, "127.0.0.1", server.port))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        both = await asyncio.gather(first, measure_reachability(endpoint, "127.0.0.1", server.port))
+        assert endpoint.stun_listeners == []
+    finally:
+        await endpoint.close()
+        server.close()
+    assert [(reach.udp, reach.mapping, reach.filtering, reach.second_port) for reach in both] == [
+        (True, EI, AD, True)
+    ] * 2
 
 
 def endpoint_address(reach: Reachability) -> tuple[str, int]:

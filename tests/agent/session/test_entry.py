@@ -15,6 +15,7 @@ from kafila_agent.session.kept import FILE, Kept, keep
 from kafila_agent.session.lifecycle import State
 from kafila_proto import rendezvous_pb2 as pb
 from kafila_proto.session_code import make_words, parse_session_code
+from kafila_rendezvous import registry
 
 OPENED, HOST_ELEMENT = pb.Introduction.OPENED, pb.Introduction.HOST_ELEMENT
 JOINER_PROOF, HOST_PROOF = pb.Introduction.JOINER_PROOF, pb.Introduction.HOST_PROOF
@@ -183,15 +184,49 @@ async def test_a_number_that_nobody_asked_for_makes_no_code(make_member, wire):
 
 async def test_a_code_ends_by_the_host_s_own_clock(make_member, wire, monkeypatch):
     """A rendezvous that never retires the number, and somebody who has read the code meanwhile."""
-    monkeypatch.setattr(hosting, "CODE_VALID_S", 0.2)
-    wire.server.registry._stop_admitting = lambda *_: []
+    monkeypatch.setitem(registry._RULES, "stop_admitting", lambda *_: [])
     desk, lap = await make_member("desk"), await make_member("lap")
     code = await desk.create(2)
+    monkeypatch.setattr(hosting, "CODE_VALID_S", 0.0)
+    desk.entry.hosting._expire_later()
     await until(lambda: desk.entry.hosting.code == "")
     assert "older than" in desk.entry.hosting.notice
     with pytest.raises(AgentError, match="no session admits this code"):
         await lap.entry.join(code)
     assert desk.roster == ["desk"]
+
+
+async def test_the_clock_of_a_code_ends_with_its_session(make_member, wire):
+    """It would stop the admissions of whatever session there is by then."""
+    desk = await make_member("desk")
+    await desk.create(2)
+    first = desk.entry.hosting
+    wire.server.service._carry_out(wire.server.registry.close_all("it is late"))
+    await until(lambda: desk.entry.membership.state is State.LEFT)
+    await desk.create(2)
+    assert first._expiry.cancelled()
+    assert not desk.entry.hosting._expiry.cancelled()
+
+
+@pytest.mark.parametrize("lost", ["desk", "lap"])
+async def test_a_stream_that_breaks_unnoticed_leaves_nobody_stuck(make_member, wire, lost):
+    """The member takes itself for gone; the rendezvous sees the next stream go on, and knows of nothing."""
+    desk, lap = await make_member("desk"), await make_member("lap")
+    await lap.entry.join(await desk.create(3))
+    member = {"desk": desk, "lap": lap}[lost]
+    member.entry.lost("the stream broke")
+    assert member.entry.membership.state is State.LEFT
+    if lost == "lap":
+        await until(lambda: desk.roster == ["desk"])
+        await lap.entry.join(desk.entry.hosting.code)
+        assert desk.roster == ["desk", "lap"]
+    else:
+        await until(lambda: lap.entry.membership.state is State.LEFT)
+        assert (
+            lap.entry.membership.reason
+            == "desk, the host, left the session: lost its connection to the rendezvous"
+        )
+        assert await desk.create(2)
 
 
 async def test_after_the_plan_nobody_is_introduced_and_nobody_struck_off(make_member, wire):
@@ -262,6 +297,6 @@ async def test_who_comes_back_to_no_session_says_so_with_the_next_step(desk_as_k
     desk.entry.resume()
     await until(lambda: membership.state is State.LEFT)
     assert membership.reason.startswith("no session waits for this agent here")
-    assert "create it anew with `kafila-ctl session create --model tiny" in membership.reason
+    assert f"create it anew with `kafila-ctl session create --model {tmp_path} --members" in membership.reason
     assert not (tmp_path / "desk" / FILE).exists()
     assert await desk.create(2)

@@ -87,11 +87,24 @@ def test_a_damaged_file_is_as_none(identities, kept, tmp_path, text):
 
 
 def test_the_host_gets_the_very_command_and_the_others_whom_to_ask(kept):
-    sentence = start_anew(kept.charter, "desk")
+    sentence = start_anew(kept.charter, "desk", None)
     assert sentence == (
         "create it anew with `kafila-ctl session create --model tiny --members 2 --context 1024 --concurrency 2"
         " --dtype bfloat16 --quant int8 --objective latency`"
     )
     create = typer.main.get_command(build_app(["session"])).commands["session"].commands["create"]
     create.make_context("create", sentence.split("`")[1].split()[3:])
-    assert start_anew(kept.charter, "lap") == "desk creates it anew, then join with its new code"
+    assert start_anew(kept.charter, "lap", None) == "desk creates it anew, then join with its new code"
+    charter = kept.charter
+    charter.draft.name = "tinier"
+    sentence = start_anew(charter, "desk", Path("/my models/tiny"))
+    assert "--model '/my models/tiny' --members 2" in sentence
+    assert sentence.endswith("--draft tinier`")
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(kept, tmp_path):
+    (tmp_path / FILE).mkdir()
+    before = set(tmp_path.iterdir())
+    with pytest.raises(OSError, match=FILE):
+        keep(tmp_path, kept)
+    assert set(tmp_path.iterdir()) == before
