@@ -38,13 +38,16 @@ def sessions(records) -> dict[str, Served]:
 
 
 def test_divisions_are_those_asked_for_and_take_no_less_than_the_machines_stood_for(sessions):
-    """No upper bound: what else runs here makes any stage slower. How close they come is what `make lab` measures."""
+    """No upper bound: what else runs here makes any stage slower. How close they come is what `make lab` measures.
+
+    A paced stage allows for the lateness with which its thread is woken, and may have allowed too much.
+    """
     planner, memory, uniform = (sessions[division] for division in DIVISIONS)
     assert max(planner.predicted_s) < max(memory.predicted_s) < max(uniform.predicted_s)
     assert [stage["blocks"] for stage in uniform.record["stages"]] == [18, 18]
     for session in sessions.values():
-        assert all(m >= p for m, p in zip(session.stages_s, session.predicted_s, strict=True))
-        assert session.circuit_s >= sum(session.predicted_s)
+        assert all(m >= 0.97 * p for m, p in zip(session.stages_s, session.predicted_s, strict=True))
+        assert session.circuit_s >= 0.97 * sum(session.predicted_s)
 
 
 def test_every_division_says_the_same(records):
