@@ -73,7 +73,7 @@ def _division_bars(fleet: FleetFacts, model: str, sessions: Mapping[str, list[Se
             yield _shorter(name, other, paper, bar, sessions)
     if fleet.name == "lan":
         yield from _lan_bars(name, sessions)
-    if fleet.name == "us":
+    if fleet.judges_own_rate:
         change = spread(ours, lambda s: s.own_rate_change)
         yield Bar(
             f"each user's own rate falls by, {name}",

@@ -65,8 +65,8 @@ class Served:
 
     @property
     def one_user(self) -> float:
-        """Tokens per second of a single user."""
-        return self.record["one_user"]["tokens_per_s"] * self.time_scale
+        """Tokens per second of a single user: over all windows, which are of as many tokens each."""
+        return statistics.harmonic_mean(a["tokens_per_s"] for a in self.record["one_user"]) * self.time_scale
 
     @property
     def circuit_s(self) -> float:

@@ -40,6 +40,7 @@ class FleetFacts:
     concurrency: int = 4
     tokens: int = 10
     uniform_cannot: str = ""  # a model of which a uniform division does not fit, and the planner's does
+    judges_own_rate: bool = False  # whether a user may be slower among several than alone
 
     def machine(self, name: str) -> Machine:
         """The machine of that name."""
@@ -90,7 +91,8 @@ US = FleetFacts(
         _laptop("ordinary", 18),
     ),
     models=("Qwen3-8B", "Qwen3-14B", "Qwen3-32B"),
-    time_scale=4.0,
+    time_scale=5.0,
+    judges_own_rate=True,
 )
 WORLD = FleetFacts(
     "world",
@@ -103,7 +105,7 @@ WORLD = FleetFacts(
         _laptop("restrictive", 115),
     ),
     models=("Qwen3-8B", "Qwen3-32B"),
-    time_scale=6.0,
+    time_scale=4.0,
     tokens=6,
     uniform_cannot="Qwen3-32B",
 )

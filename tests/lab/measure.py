@@ -44,6 +44,7 @@ def run_trial(lab: Laboratory, trial: Trial) -> Record:
     with lab.session(trial.model, names, division=trial.division, objective=trial.objective) as session:
         record: Record = {
             "trial": asdict(trial) | {"hidden": list(trial.hidden)},
+            "time_scale": lab.fleet.time_scale,
             "formed": session.formed,
             "reason": session.status.session.reason,
             "setup_s": session.setup_s,
@@ -52,7 +53,7 @@ def run_trial(lab: Laboratory, trial: Trial) -> Record:
         }
         if session.formed:
             try:
-                record |= _serve(lab, session)
+                record |= _serve(lab, session, trial.is_framed)
             except AnswerBroken as error:
                 raise TrialFailed(str(error)) from error
         elif not session.status.session.refused:
@@ -89,21 +90,24 @@ def edge_setups_s(log: str) -> dict[str, float]:
     return found
 
 
-def _serve(lab: Laboratory, session: Session) -> Record:
+def _serve(lab: Laboratory, session: Session, is_framed: bool) -> Record:
+    """What users get. A user alone before and after all of them: a drift of this machine is in both alike."""
     assert session.client is not None
     users, tokens = lab.fleet.concurrency, lab.fleet.tokens
     session.client.ask(prompts(1), _WARM_UP_TOKENS)
-    (one,) = session.client.ask(prompts(1), tokens)
+    alone = session.client.ask(prompts(1), tokens)
     seen = lab.measured(session)
-    many = session.client.ask(prompts(users), tokens)
+    many = session.client.ask(prompts(users), tokens * 2 if is_framed else tokens)
     loaded = lab.measured(session)
+    if is_framed:
+        alone += session.client.ask(prompts(1), tokens)
     sent = lab.edge_bytes(session.plan["ring"])
     return {
         "stages": _stages(session.plan, seen),
         "edges": _edges(session.plan, seen, sent),
         "edge_setups_s": {name: edge_setups_s(lab.agents.log(name)) for name in session.plan["ring"]},
         "network_share": seen.measured.network_share,
-        "one_user": _answer(one),
+        "one_user": [_answer(answer) for answer in alone],
         "many_users": {
             "stages": _stages(session.plan, loaded),
             "users": [_answer(answer) for answer in many],

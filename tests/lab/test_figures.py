@@ -42,7 +42,7 @@ def record(division: str, stages_ms: list[float], one: float, many: float, **cha
         "stages": stages,
         "edges": edges,
         "network_share": 0.2,
-        "one_user": {"tokens_per_s": one / scale},
+        "one_user": [{"tokens_per_s": one / scale}],
         "many_users": {"users": users, "stages": stages},
     } | changes
 
@@ -58,6 +58,13 @@ def test_figures_are_of_the_machines_stood_for():
     assert session.own_rate_change == pytest.approx(0.0)
     assert session.relayed_share == pytest.approx(0.75)
     assert session.predicted_one_user == pytest.approx(1 / (0.018 + 0.010))
+
+
+def test_a_single_user_is_measured_over_all_windows():
+    """Nine tokens in nine seconds and nine in eighteen."""
+    windows = [{"tokens_per_s": 1.0}, {"tokens_per_s": 0.5}]
+    seen = record("planner", [10.0, 8.0], one=1.0, many=1.0, one_user=windows)
+    assert Served(seen, 1.0).one_user == pytest.approx(18 / 27)
 
 
 def test_bars_are_judged_by_medians_and_say_what_stands_between():

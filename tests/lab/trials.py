@@ -18,7 +18,8 @@ _NO_RTT = ("rendezvous_rtt_s",)
 class Trial:
     """One session: ``purpose`` says which table it is for, ``number`` which of several alike it is.
 
-    ``without`` names the member that stays away, ``hidden`` what the last member fails to measure.
+    ``without`` names the member that stays away, ``hidden`` what the last member fails to measure. One user is
+    measured before all of them are, and ``is_framed`` after them, too: they answer as long as both windows together.
     """
 
     purpose: str
@@ -28,6 +29,7 @@ class Trial:
     number: int = 1
     without: str = ""
     hidden: tuple[str, ...] = ()
+    is_framed: bool = False
 
     @property
     def key(self) -> str:
@@ -49,7 +51,8 @@ def trials_of(fleet: FleetFacts, sessions: int = SESSIONS) -> Iterator[Trial]:
     for number in range(1, sessions + 1):
         for model in fleet.models:
             for division in DIVISIONS:
-                yield Trial("division", model, division, number=number)
+                framed = fleet.judges_own_rate and division == "planner"
+                yield Trial("division", model, division, number=number, is_framed=framed)
     model = fleet.models[0]
     for number in range(1, sessions + 1):
         yield Trial("objective", model, objective="latency", number=number)
