@@ -2,8 +2,11 @@
 
 It says what aioquic's connection says, in aioquic's events, so that ``connection.py`` need not know. Both speak QUIC
 version 1 and TLS 1.3, and either end may be either. It has no congestion control for lossy lines such as
-``congestion.py``, and no datagrams over 1280 bytes without probing a path that ``paths.py`` has probed: on a LAN
-neither matters beside what it saves, elsewhere the first does.
+``congestion.py``: on a LAN that does not matter beside what it saves, elsewhere it does.
+
+It knows no way to tell that a path carries larger datagrams than it begins with, as ``paths.py`` has found. So its
+client tells the server the size that it dials with, in the transport parameter that is there for it
+(``max_udp_payload_size``, RFC 9000 section 18.2; the library's own is 1472), and its server keeps to that.
 """
 
 from __future__ import annotations
@@ -21,13 +24,17 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from kafila_agent.edge.credential import Identity
-from kafila_agent.edge.paths import Address
+from kafila_agent.edge.paths import DATAGRAM_BYTES, Address
 
 if TYPE_CHECKING:
     from qh3.quic.events import QuicEvent
+    from qh3.quic.packet import QuicTransportParameters
+    from qh3.quic.tls_bridge import QuicTlsBridge
 
 IS_INSTALLED = importlib.util.find_spec("qh3") is not None
 
+_FIRST_DATAGRAM_BYTES = 1280  # what the library begins with, whatever the path carries, unless that is less
+_PARAMETERS_BYTES = 4096
 _PEER = ("127.0.0.1", 1)  # it wants a literal address, and looks at it no further
 
 
@@ -59,12 +66,14 @@ class FastConnection:
         from qh3.quic.configuration import QuicConfiguration
         from qh3.quic.connection import QuicConnection
 
+        # The server learns what the path carries when it has read the client's parameters.
+        is_told = not is_client and datagram_bytes >= _FIRST_DATAGRAM_BYTES
         configuration = QuicConfiguration(
             alpn_protocols=[alpn],
             is_client=is_client,
             connection_id_length=connection_id_bytes,
             idle_timeout=idle_timeout_s,
-            max_datagram_size=datagram_bytes,
+            max_datagram_size=DATAGRAM_BYTES[0] if is_told else datagram_bytes,
             max_data=window_bytes[0],
             max_stream_data=window_bytes[1],
             probe_datagram_size=False,
@@ -75,6 +84,14 @@ class FastConnection:
         key = identity.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         configuration.load_cert_chain(certificate.public_bytes(Encoding.PEM), key)
         self._quic = QuicConnection(configuration=configuration, original_destination_connection_id=original)
+        create_tls = self._quic._create_tls
+
+        def create_sized_tls(remote_source_cid: bytes | None) -> QuicTlsBridge:
+            bridge = create_tls(remote_source_cid)
+            (_tell_size if is_client else _take_size)(bridge, datagram_bytes)
+            return bridge
+
+        self._quic._create_tls = create_sized_tls  # type: ignore[method-assign]
         self._failure: str | None = None
         self._is_started = False
 
@@ -98,7 +115,8 @@ class FastConnection:
 
         self._is_started = True
         try:
-            self._quic.receive_datagram(data, _PEER, now)
+            # After the handshake quicker than ``receive_datagram``, and the same before.
+            self._quic.receive_many_datagrams([data], _PEER, now)
         except QuicConnectionError as error:
             self._failure = str(error)
 
@@ -166,6 +184,32 @@ class FastConnection:
         if event is None:
             return None
         return events.ConnectionTerminated(event.error_code, event.frame_type, event.reason_phrase)
+
+
+def _tell_size(bridge: QuicTlsBridge, datagram_bytes: int) -> None:
+    """Say in the client's parameters how large a datagram the server may send."""
+    from qh3._hazmat import Buffer
+    from qh3.quic.packet import pull_quic_transport_parameters, push_quic_transport_parameters
+    from qh3.tls import ExtensionType
+
+    parameters = pull_quic_transport_parameters(Buffer(data=bridge.serialize_transport_parameters()))
+    parameters.max_udp_payload_size = datagram_bytes
+    buffer = Buffer(capacity=_PARAMETERS_BYTES)
+    push_quic_transport_parameters(buffer, parameters)
+    bridge.tls.handshake_extensions = [(ExtensionType.QUIC_TRANSPORT_PARAMETERS, buffer.data)]
+
+
+def _take_size(bridge: QuicTlsBridge, datagram_bytes: int) -> None:
+    """Let the server send what the client said; to one that says nothing, as much as came first."""
+    parse = bridge.parse_transport_parameters
+
+    def parse_and_size(data: bytes, **options: bool) -> QuicTransportParameters:
+        parameters = parse(data, **options)
+        if parameters.max_udp_payload_size is None:
+            parameters.max_udp_payload_size = datagram_bytes
+        return parameters
+
+    bridge.parse_transport_parameters = parse_and_size  # type: ignore[method-assign]
 
 
 def _as_aioquic(event: QuicEvent) -> events.QuicEvent | None:

@@ -25,6 +25,7 @@ from kafila_agent.model.large_pages import use_large_pages
 from kafila_agent.model.packed import PackedReader, put_packed, tie_packed_head
 from kafila_agent.model.precision import parse_precision
 from kafila_agent.model.program import positions_are_apart, stage_program, tail_program
+from kafila_agent.model.rotary import RotaryTable
 from kafila_agent.model.weights import torch_dtype
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ class StageModel:
         self._program = stage_program(self._body) if family.is_standard else None
         self._head_program = tail_program(self._tail) if family.is_standard and is_head else None
         programs = [self._program, self._head_program] if is_head else [self._program]
-        self._is_alike = None not in programs and positions_are_apart(self._body)
+        is_apart = self._program is not None and positions_are_apart(self._body)
+        self._is_alike = None not in programs and is_apart
+        self._rotary = RotaryTable(self._body.rotary_emb, self.dtype, self.device) if is_apart else None
         self.hidden_size: int = self.config.hidden_size
         self.vocab_size: int = self.config.vocab_size
         self.kv = kv
@@ -123,13 +126,24 @@ class StageModel:
     def forward_together(self, hidden: torch.Tensor, runs: Sequence[Run]) -> torch.Tensor:
         """As ``forward``, with the rows of several sequences one after the other, at most ``rows_together``."""
         assert self._program is not None
-        positions = torch.cat([self._positions(run) for run in runs])[None]
-        cosine, sine = self._body.rotary_emb(hidden[None], positions)
+        cosine, sine = self._turns(hidden, runs)
         places, counts = array("q"), array("q")
         for run in runs:
             places += run.cache.places(run.position, run.rows)
             counts.append(run.rows)
         return self._program(hidden, cosine, sine, places, counts)
+
+    def _turns(self, hidden: torch.Tensor, runs: Sequence[Run]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosine and sine ``[rows, dim]`` of the rows' positions."""
+        if self._rotary is None:
+            positions = torch.cat([self._positions(run) for run in runs])
+            cosine, sine = self._body.rotary_emb(hidden[None], positions[None])
+            return cosine[0], sine[0]
+        pieces = [piece for run in runs for piece in self._rotary.rows(run.position, run.rows)]
+        if len(pieces) == 1:
+            return pieces[0]
+        cosines, sines = zip(*pieces, strict=True)
+        return torch.cat(cosines), torch.cat(sines)
 
     def _positions(self, run: Run) -> torch.Tensor:
         return torch.arange(run.position, run.position + run.rows, device=self.device)

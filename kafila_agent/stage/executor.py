@@ -80,7 +80,8 @@ class StageExecutor:
         runs = _runs(admitted)
         try:
             with torch.inference_mode():
-                hidden = torch.cat([each.hidden for each in admitted])
+                together = [each.hidden for each in admitted]
+                hidden = together[0] if len(together) == 1 else torch.cat(together)
                 if len(runs) == 1:
                     hidden = self.stage.forward(hidden, runs[0].position, runs[0].cache)
                 else:

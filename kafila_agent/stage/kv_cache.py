@@ -36,9 +36,10 @@ class BlockCache(CacheLayerMixin):
 
     def seek(self, position: int) -> None:
         """Continue at ``position``. Raises StageError if a window no longer reaches back that far."""
-        if position == 0:
-            self._base = 0
-        self.require(position)
+        if self.window is not None:
+            if position == 0:
+                self._base = 0
+            self.require(position)
         self._length = position
 
     def require(self, position: int) -> None:
@@ -75,7 +76,7 @@ class BlockCache(CacheLayerMixin):
 
     def _extend(self, rows: int) -> int:
         """Where in the buffer the next ``rows`` go."""
-        if self._length - self._base + rows > self.keys.shape[-2]:
+        if self._length - self._base + rows > self._at[2]:
             self._move_window_to_front()
         start = self._length - self._base
         self._length += rows

@@ -11,7 +11,8 @@ from kafila_agent.edge import quic as adapter
 from kafila_agent.edge.events import Closed, Connected
 from kafila_agent.edge.fast_quic import FastConnection
 from kafila_agent.edge.link import LinkState
-from kafila_agent.edge.paths import RELAY
+from kafila_agent.edge.paths import DATAGRAM_BYTES, RELAY
+from tests.agent.edge.world import are_open, connect, echo
 
 LIBRARIES = [(True, True), (True, False), (False, True)]
 
@@ -53,6 +54,22 @@ def test_frames_cross_whole_and_in_order_both_ways_though_datagrams_are_lost(edg
         one.link.send_frame(frame)
         two.link.send_frame(frame[::-1])
     assert edge.run(60.0, lambda: one.frames == two.frames == frames)
+
+
+@pytest.mark.parametrize("largest", DATAGRAM_BYTES)
+@pytest.mark.parametrize("fast", LIBRARIES, ids=str)
+def test_both_ends_send_datagrams_as_large_as_the_path_carries_and_none_larger(world_of, fast, largest):
+    pytest.importorskip("qh3")
+    world = world_of(fast=fast)
+    world.lets = lambda source, target, data: len(data) <= largest
+    one, two = connect(world)
+    assert world.run(5.0, are_open(one, two))
+    echo(world, 30_000)
+    world.carried.clear()
+    echo(world, 30_000)
+    for end in (one, two):
+        sent = max(size for source, _, size in world.carried if source == end.address)
+        assert largest - 40 <= sent <= largest
 
 
 @pytest.mark.parametrize("mover", [0, 1])
