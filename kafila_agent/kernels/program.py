@@ -101,9 +101,10 @@ class BlockProgram:
     ) -> torch.Tensor:
         """``hidden [rows, hidden]``: so many rows (``counts``) of each sequence, one sequence after the other.
 
-        ``cosine, sine [rows, dim]`` of their positions; ``places``: ``SlotCache.places`` of each sequence.
+        ``cosine, sine [rows, dim]`` of their positions; ``places``: ``SlotCache.places`` of each sequence. The result
+        is written over ``hidden`` where that is contiguous.
         """
-        out = hidden.clone(memory_format=torch.contiguous_format)
+        out = hidden.contiguous()
         failed = self._run(
             ctypes.byref(self._shape),
             self._blocks,

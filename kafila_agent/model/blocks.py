@@ -112,7 +112,10 @@ class StageModel:
         return ALIKE_ROWS if self._is_alike else 1
 
     def forward(self, hidden: torch.Tensor, position: int, cache: SlotCache) -> torch.Tensor:
-        """Rows at ``position ...`` through the stage's blocks; their keys and values go to ``cache``."""
+        """Rows at ``position ...`` through the stage's blocks; their keys and values go to ``cache``.
+
+        May write its result over ``hidden``.
+        """
         if self._program is not None and hidden.shape[0] <= ALIKE_ROWS:
             return self.forward_together(hidden, [Run(position, hidden.shape[0], cache)])
         out = self._body(

@@ -38,6 +38,7 @@ from kafila_proto.session_code import SessionCodeError, parse_session_code
 
 log = structlog.get_logger()
 
+_ENTRY_REQUESTS = ("create", "join", "introduction")  # what is sent to come into a session
 _ANSWER_S = 10.0  # how long the rendezvous may take to give a number
 
 
@@ -183,8 +184,10 @@ class Entry:
             self._introduce(message.introduction)
         elif kind == "reports" and self.hosting is not None:
             self._countersign(message)
-        elif kind == "problem" and self._waiting():
+        elif kind == "problem" and self._waiting() and message.problem.request in _ENTRY_REQUESTS:
             self._refused(message)
+        elif kind == "problem" and self._waiting() and not self._has_charter:
+            log.info("refused late", request=message.problem.request)  # said for the session before
         elif kind == "problem" and message.problem.request == "create" and self.hosting is not None:
             self.hosting.expire(message.problem.detail)
         elif self.membership is not None:
@@ -250,6 +253,10 @@ class Entry:
         else:
             self._answered()
 
+    @property
+    def _has_charter(self) -> bool:
+        return self.membership is not None and self.membership.charter.revision > 0
+
     def _departed(self, member: bytes) -> None:
         if self.hosting is not None and self._is_forming:
             self.hosting.depart(member)
@@ -270,7 +277,7 @@ class Entry:
         if problem.request == "join" and self._introduction is not None:
             self._obey(self._introduction.refuse(problem.code, problem.detail))
         else:
-            if self.membership is not None and not self.membership.charter.revision:
+            if self.membership is not None and not self._has_charter:
                 self._forget()  # it never came to be
             self._answered(AgentError(Fault.REFUSED, problem.detail))
 

@@ -19,11 +19,15 @@ _WIRE_DTYPE = {torch.bfloat16: Dtype.BFLOAT16, torch.float16: Dtype.FLOAT16, tor
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Rows ``hidden [rows, hidden_size]`` that go to ``slot`` from ``position`` on."""
+    """Rows ``hidden [rows, hidden_size]`` that go to ``slot`` from ``position`` on.
+
+    ``run`` may write its result over them. ``memory`` is what they lie in, where a frame brought it along.
+    """
 
     slot: SlotCache
     position: int
     hidden: torch.Tensor
+    memory: memoryview | None = None
 
 
 class StageExecutor:
@@ -69,10 +73,11 @@ class StageExecutor:
             hidden = self._embed(frame) if frame.kind is Kind.TOKENS else self.hidden_states(frame)
         slot.seek(frame.sequence, frame.position, fence=frame.fence, floor=frame.floor)
         slot.advance(frame.rows)
-        return Admitted(slot, frame.position, hidden)
+        memory = own_memory(frame) if frame.kind is Kind.HIDDEN else None
+        return Admitted(slot, frame.position, hidden, memory)
 
     def run(self, admitted: Sequence[Admitted]) -> list[torch.Tensor]:
-        """The stage's blocks: hidden states ``[rows, hidden_size]`` of each.
+        """The stage's blocks: hidden states ``[rows, hidden_size]`` of each, perhaps where they were before.
 
         One, or several of at most ``rows_together`` rows; those of one slot side by side, each where the one before it
         ends. If it fails, none has been admitted.
@@ -91,6 +96,8 @@ class StageExecutor:
             for run in runs:
                 run.cache.length = run.position
             raise
+        if len(admitted) == 1:
+            return [hidden]
         return list(hidden.split([len(each.hidden) for each in admitted]))
 
     def run_blocks(self, frame: Frame) -> torch.Tensor:
@@ -150,13 +157,19 @@ class StageExecutor:
             raise StageError(f"payload of {len(frame.payload)} bytes, {elements * dtype.itemsize} are due")
         if not elements:
             return torch.empty(0, dtype=dtype)
-        # A copy: torch wants memory that it may write to, and received frames are read-only.
-        return torch.frombuffer(bytearray(frame.payload), dtype=dtype)
+        # torch wants memory that it may write to.
+        return torch.frombuffer(own_memory(frame) or bytearray(frame.payload), dtype=dtype)
 
     def _settle(self) -> None:
         """Wait for the device, so that durations are computing and not queueing."""
         if self.stage.device.type == "cuda":
             torch.cuda.synchronize(self.stage.device)
+
+
+def own_memory(frame: Frame) -> memoryview | None:
+    """A payload that may be written to is the stage's own, as an edge hands it over; one that may not, or None."""
+    payload = frame.payload
+    return payload if isinstance(payload, memoryview) and not payload.readonly else None
 
 
 def _runs(admitted: Sequence[Admitted]) -> list[Run]:
@@ -169,7 +182,7 @@ def _runs(admitted: Sequence[Admitted]) -> list[Run]:
 
 
 def payload_of(hidden: torch.Tensor) -> memoryview:
-    """Hidden states as frame bytes, without a copy where they lie in host memory already."""
+    """Hidden states as frame bytes, to be read alone; without a copy where they lie in host memory already."""
     if not hidden.numel():
         return memoryview(b"")
-    return memoryview(hidden.cpu().contiguous().view(torch.uint8).numpy()).cast("B")
+    return memoryview(hidden.cpu().contiguous().view(torch.uint8).numpy()).cast("B").toreadonly()

@@ -192,7 +192,10 @@ class StageLoop:
                 for (waiting, _), hidden in zip(admitted, results, strict=True)
             ]
             is_alone = self._is_head and self._is_last
-            payloads = [b"" if is_alone else payload_of(hidden) for hidden in rows]
+            payloads = [
+                b"" if is_alone else self._payload(each, hidden)
+                for (_, each), hidden in zip(admitted, rows, strict=True)
+            ]
             compute_ns = time.monotonic_ns() - started_ns
             if sum(map(len, results)) == 1:
                 self._block_steps_ns.append(compute_ns)
@@ -208,7 +211,18 @@ class StageLoop:
 
     def _kept(self, frame: Frame, hidden: torch.Tensor) -> torch.Tensor:
         """The last stage gives the rows that are wanted alone."""
-        return hidden[frame.rows - frame.rows_wanted :] if self._is_last else hidden
+        return (
+            hidden[frame.rows - frame.rows_wanted :]
+            if self._is_last and frame.rows_wanted < frame.rows
+            else hidden
+        )
+
+    @staticmethod
+    def _payload(admitted: Admitted, hidden: torch.Tensor) -> memoryview:
+        """The bytes of what came of ``admitted``: those that came, where it was written over them."""
+        if hidden is admitted.hidden and admitted.memory is not None:
+            return admitted.memory
+        return payload_of(hidden)
 
     def _onward(
         self, frame: Frame, hidden: torch.Tensor, payload: bytes | memoryview, taken: StageTime

@@ -48,7 +48,7 @@ from kafila_agent.edge.fast_quic import IS_INSTALLED
 from kafila_agent.edge.frame import Dtype, Frame, Kind, parse_frame
 from kafila_agent.edge.session import EdgeSession
 from kafila_agent.identity import load_identity
-from kafila_agent.stage.executor import Admitted, StageExecutor
+from kafila_agent.stage.executor import Admitted, StageExecutor, own_memory
 from kafila_agent.stage.loop import StageLoop
 from tests.bench.rows import options_and_rows
 
@@ -91,7 +91,7 @@ class PassingExecutor(StageExecutor):
         self._times.begun.append(time.monotonic_ns())
         hidden = self.hidden_states(frame)
         self._times.made.append(time.monotonic_ns())
-        return Admitted(None, frame.position, hidden)  # type: ignore[arg-type]
+        return Admitted(None, frame.position, hidden, own_memory(frame))  # type: ignore[arg-type]
 
     def run(self, admitted: Sequence[Admitted]) -> list[torch.Tensor]:
         stop = time.monotonic() + self._compute_s

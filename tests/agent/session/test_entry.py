@@ -84,6 +84,25 @@ async def test_a_host_s_half_played_again_is_no_host(make_member, wire):
     assert desk.roster == ["desk", "lap"]
 
 
+@pytest.mark.parametrize("late", ["leave", "report", "charter", "plan", "progress", "edge_lost"])
+async def test_what_is_refused_of_the_session_before_does_not_concern_the_next(make_member, wire, late):
+    """It may be on its way still when the next one is asked for, by its host or by a joiner."""
+    desk, lap = await make_member("desk"), await make_member("lap")
+    problem = pb.Problem(code="not_found", detail="this agent is in no session", request=late)
+    keep_charters = wire.change
+
+    def say_late(to, message):
+        if message.WhichOneof("message") == "created" or (
+            message.WhichOneof("message") == "introduction" and to == lap.fingerprint
+        ):
+            wire.say(to, problem=problem)
+        return keep_charters(to, message)
+
+    wire.change = say_late
+    await lap.entry.join(await desk.create(3))
+    assert desk.roster == ["desk", "lap"]
+
+
 @pytest.mark.parametrize("early", [HOST_PROOF, JOINER_PROOF, OPENED, pb.Introduction.FAILED])
 async def test_steps_out_of_order_are_no_step(make_member, wire, early):
     """What comes before its turn is dropped by both sides, and the next friend is admitted all the same."""
