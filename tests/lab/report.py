@@ -47,6 +47,8 @@ FOUND = """## What the laboratory found in the product
   from running for longer than the 8 s after which an edge is given up: the session ends with "no answer for 8 s".
   On a machine of its own an agent takes a second for it. Here one process has imported them, and the agents are
   its forks.
+- A host that created a session right after leaving one could get none: what the rendezvous had refused of the old
+  session was taken for the answer about the new one. It no longer is.
 - A plan's tokens per second count the reading of keys and values at half the declared context. Sessions here are
   short: the tables predict from the stages alone, and ask for advice at their own length.
 """
