@@ -4,8 +4,8 @@ It says what aioquic's connection says, in aioquic's events, so that ``connectio
 version 1 and TLS 1.3, and either end may be either. It has no congestion control for lossy lines such as
 ``congestion.py``: on a LAN that does not matter beside what it saves, elsewhere it does.
 
-It knows no way to tell that a path carries larger datagrams than it begins with, as ``paths.py`` has found. So its
-client tells the server the size that it dials with, in the transport parameter that is there for it
+Its own probing of the path is off, for ``paths.py`` has probed, and the size of its datagrams is given at the start and
+never again. So its client tells the server the size that it dials with, in the transport parameter that is there for it
 (``max_udp_payload_size``, RFC 9000 section 18.2; the library's own is 1472), and its server keeps to that.
 """
 

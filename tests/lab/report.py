@@ -37,6 +37,9 @@ trips included, runs slower by the factor in the table, so that what this machin
 a hop is small beside it; figures are of the machines stood for. Sessions open their edges over these longer
 round trips; Table III measures that over the true ones. Not emulated: narrow uplinks, churn, heat.
 
+One user is measured before all of them are. Where a bar is on each user's own rate (the planner's sessions of US
+Central) one user is measured after them, too, and they answer for as long as both windows together.
+
 So the stage times of emulated members test the planner's arithmetic and the whole way of a token, not the
 probe; the probe is tested by the sessions at the end, in which a small model is really computed.
 """

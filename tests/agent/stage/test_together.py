@@ -6,7 +6,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -280,6 +280,33 @@ async def test_a_loop_takes_what_waits_together_and_answers_each(checkpoint, is_
         token = torch.tensor([slot + 3], dtype=torch.int32).numpy().tobytes()
         hidden = alone.run_blocks(Frame(Kind.TOKENS, 1, slot, 0, 0, 1, Dtype.INT32, payload=token))
         assert answers[slot][2] == int(alone.logits(hidden)[-1].argmax())
+
+
+@NATIVE
+@pytest.mark.parametrize("rows", [1, ALIKE_ROWS, ALIKE_ROWS + 1])
+async def test_a_frame_s_own_memory_is_written_over_and_another_s_is_not(rows: int) -> None:
+    """Bytes that came over an edge are the stage's; what may only be read is left as it was. Both give the same."""
+    stage = stage_of("qwen3")
+    sent: asyncio.Queue[Frame] = asyncio.Queue()
+    another = frame_of(stage, 0, 0, rows)
+    before = bytes(another.payload)
+    own = replace(another, payload=memoryview(bytearray(before)))
+    results = []
+    for frame in (another, own):
+        loop = StageLoop(
+            executor_of(stage),
+            epoch=1,
+            is_head=False,
+            is_last=False,
+            send=sent.put_nowait,
+            on_error=lambda frame, error: sent.put_nowait(frame),
+        )
+        loop.submit(frame)
+        results.append((await sent.get()).payload)
+        await loop.close()
+    assert results[0] == results[1] != before
+    assert another.payload == before
+    assert (results[1].obj is own.payload.obj) is (rows <= ALIKE_ROWS)
 
 
 def test_what_would_not_be_alike_is_not_taken_together() -> None:
